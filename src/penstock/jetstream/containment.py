@@ -1,21 +1,23 @@
-"""What an exception that no code foresaw stops: the one stream, consumer or source concerned (see faults.py).
+"""Contains unexpected exceptions to one stream, consumer or source (see faults.py).
 
-Work on streams and consumers has boundaries, in tick.py, in opening.py and where requests change them: each
-step of a tick, each timer, each change a request makes, each recovery. What failed is given to one of the
-methods here, and the others go on.
+Work on streams and consumers has boundaries in engine_tick.py, in opening.py and in requests that change
+them: each step of a tick, each timer, each change by a request, each recovery. A failure is passed to one of
+the methods here, and the others continue.
 
-- A stream is set aside: its state in memory is doubtful, so it takes nothing, acknowledges nothing and writes
-  nothing any more. Its files stay as the last write left them, and a restart opens it from them.
-- A consumer is left out: the stream goes on without it. What it still needs is unknown, so nothing leaves an
-  interest or work-queue stream until it is deleted.
-- A step that failed as a whole left nobody's state doubtful: it only lost track of who has work. Everything
-  is looked at in the next tick, and no ack leaves before a write has succeeded.
+- A stream is set aside: its state in memory is indeterminate, so it accepts, acknowledges and writes nothing
+  more. Its files stay as the last write left them, and a restart opens it from them.
+- A consumer is left out: its stream continues. What the consumer still needs is unknown, so an interest or
+  work-queue stream removes no messages until the consumer is deleted.
+- A step that failed as a whole leaves all state valid, but lost track of pending work. Everything is checked
+  in the next tick, and no ack leaves before a write has succeeded.
 
-Whatever is set aside is offline: requests about it are refused with the reason, infos and healthz show it.
+Failed assets are offline: requests about them are rejected with the reason, and infos and healthz show it.
 
-Invariant: an ack leaves only for what a write that returned covers, whatever was raised before and after.
-Rejected: stopping the server (who finds a message that makes us raise could stop every account, after each
-restart again); trying a failed stream another time (its batch is half applied, and which half is unknown).
+Invariant: an ack leaves only for what a completed write covers, whatever was raised before and after.
+
+Rejected: stopping the server (a client that finds a message that causes an exception could stop all accounts,
+again after each restart); retrying on a failed stream (its batch is partly applied, and which part is
+unknown).
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ class Containment:
             raise
 
     def change_failed(self, error: Exception, asset: StreamReplica | ConsumerReplica) -> None:
-        """The same for a request that is made so often that it has a `try` statement of its own: pulls."""
+        """The same for pull requests, which are so frequent that they have their own `try` statement."""
         from penstock.jetstream.stream.stream_replica import StreamReplica
 
         if isinstance(error, FORESEEN):
@@ -130,11 +132,12 @@ class Containment:
             stream.interest_state.held = True
 
     def still_kept(self, stream: str, error: Exception) -> None:
-        """What is kept of a stream that could not be made can't be removed either: a request can, later."""
+        """Records a failed stream creation whose files could not be removed: a later request can remove
+        them."""
         self._engine.offline[stream] = faults.describe(self._note(error, f"removing stream {stream}"))
 
     def consumer_still_kept(self, stream: StreamReplica, consumer: str, error: Exception) -> None:
-        """The same of a consumer."""
+        """Records the same for a consumer."""
         fault = self._note(error, f"removing consumer {consumer} of stream {stream.name}")
         self.leave_out(stream, consumer, faults.describe(fault))
 

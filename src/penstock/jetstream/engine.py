@@ -1,9 +1,9 @@
-"""One account's JetStream: its streams and consumers, and the API that manages them.
+"""JetStream of one account: its streams and consumers, and the API that manages them.
 
-The server drives it by its ticks: tick.py has the steps of one, and the order in which they keep what was
-promised. What brings work (a publish, an ack, a request) marks a dirty list or calls `wake`.
+The server drives it in ticks: engine_tick.py has the steps of a tick, and their ordering contracts. New work
+(a publish, an ack, a request) marks a dirty list or calls `wake`.
 
-No IO, no clock, no randomness of its own: files are the store's, time and ids come in as callables.
+No IO, clock or randomness of its own: the stores do the IO; time and ids come from callables.
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.jetstream")
 
-CONSUMER_END_WORK = 16 * 1024  # a consumer ends, in the units of slices.py
-FILES_WORK = 128 * 1024  # its files are removed, or one of the stream; a slow disk takes ten times as long
+CONSUMER_END_WORK = 16 * 1024  # ending a consumer, in the units of slices.py
+# removing a consumer's files, or one file of the stream; a slow disk takes ten times as long
+FILES_WORK = 128 * 1024
 
 
 class JetStreamEngine:
     """The engine of one account.
 
-    index: the account's subscriptions; the engine adds its own sinks. stores: where streams are kept.
-    clock: ns since epoch. new_id: an unused id (for consumers and advisories). wake: called when there is
-    work for the end of a tick. below: `below(n)` draws evenly from 0..n-1 (for subject transforms).
+    index: the account's subscriptions; the engine adds its own sinks. stores: persists streams. clock:
+    returns ns since epoch. new_id: returns an unused id (for consumers and advisories). wake: called when
+    there is work for the end of a tick. below: `below(n)` returns a uniform random number in 0..n-1 (for
+    subject transforms).
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class JetStreamEngine:
         self.clock = clock
         self.new_id = new_id
         self.streams: dict[str, StreamReplica] = {}
-        self.claims = SubjectClaims()  # of the streams, and of those that are being restored
+        self.claims = SubjectClaims()  # of streams and restores
         self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
         self.api_stats = ApiStats(level=config.api_level)
@@ -92,7 +94,7 @@ class JetStreamEngine:
         self.wake = wake
         self._below = below
         self.overflow = Overflow(wake)
-        self.requests = WaitingRequests()  # of the whole server, once it has set its own
+        self.requests = WaitingRequests()  # replaced by those of the whole server
         self.group = GroupCommit(self)
         self.containment = Containment(self)
         self.tick = EngineTick(self)
@@ -115,18 +117,18 @@ class JetStreamEngine:
         self._api.start()
 
     def serve(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
-        """Answers a request to the API that came before the engine listened."""
+        """Processes an API request that arrived before the engine subscribed."""
         self._api.on_request(subject, reply, header, payload, origin)
 
     def adopt(self, store: StreamStore) -> Generator[int, None, StreamReplica]:
-        """A stream with messages and consumers becomes one of the account's; its store is open. Yields work
-        in the units of slices.py."""
+        """Adds a stream with messages and consumers to the account; its store is open. Yields work in the
+        units of slices.py."""
         stream = yield from self._opening.adopt(store)
         self.advisories.stream_action(stream.name, "create")
         return stream
 
     def may_answer(self) -> bool:
-        """Applies what arrived before, for a request that only reads. False: it has to wait."""
+        """Applies earlier publishes for a read-only request. False: the request has to wait."""
         tick, group = self.tick, self.group
         if tick.is_routing or group.count:
             return False
@@ -135,13 +137,13 @@ class JetStreamEngine:
         return True
 
     def end_pulls(self) -> None:
-        """The server is about to stop: tells everybody whose pull request waits."""
+        """Ends all waiting pull requests before the server stops."""
         for stream in list(self.streams.values()):
             for consumer in list(stream.consumers.values()):
                 faults.contain(consumer.end_pulls, self.containment.work_failed)
 
     def close(self) -> None:
-        """Takes no more messages, writes what is left and closes every store."""
+        """Stops: takes no more messages, writes what is left and closes every store."""
         failed = self.containment.work_failed
         for stop in (self._api.stop, self.slices.stop, self.transfers.stop, self.sourcing.stop):
             faults.contain(stop, failed)
@@ -166,7 +168,7 @@ class JetStreamEngine:
         log.error("stream %s: closing it failed: %s", stream.name, error)
 
     def _finish_sync(self, stream: StreamReplica) -> None:
-        """Waits for a sync that is under way."""
+        """Waits for the sync in flight."""
         if stream.syncing:
             try:
                 stream.store.sync()
@@ -176,7 +178,7 @@ class JetStreamEngine:
     # --- streams -------------------------------------------------------------------------------
 
     def stream(self, name: str) -> StreamReplica:
-        """The stream of that name. Raises JetStreamApiError 10059, or 10194 when it is offline."""
+        """Returns a stream by name. Raises JetStreamApiError 10059, or 10194 when it is offline."""
         stream = self.streams.get(name)
         if stream is None:
             if name in self.offline:
@@ -185,10 +187,11 @@ class JetStreamEngine:
         return stream
 
     def create_stream(self, request: Any, now: int) -> StreamReplica:
-        """The stream a StreamConfigRequest asks for; the present one when it is configured just so.
+        """Creates the stream of a StreamConfigRequest, or returns the present one with the same
+        configuration.
 
-        Raises JetStreamApiError: what `config.checked` refuses, 10058 for another configuration under that
-        name, 10065 for subjects of another stream, 10027, 10028 and 10047 for the account's limits.
+        Raises JetStreamApiError: those of `stream_config.checked`, 10058 when the name has another
+        configuration, 10065 for subjects of another stream, 10027, 10028 and 10047 for the account's limits.
         """
         config = self._among_others(stream_config.checked(request, self.config), request)
         present = self.streams.get(config.name)
@@ -206,7 +209,7 @@ class JetStreamEngine:
         try:
             store = self.stores.create_stream(config.name, meta, config.storage.value)
         except StoreError as error:
-            log.error("stream %s can not be created: %s", config.name, error)
+            log.error("stream %s cannot be created: %s", config.name, error)
             raise codes.STREAM_CREATE.exception(err=str(error)) from error
         try:
             stream = self.streams[config.name] = self.new_stream(config, store, now)
@@ -219,7 +222,7 @@ class JetStreamEngine:
             if half_made is not None:
                 self.containment.take_out(half_made)
             self.claims.release(config.name)
-            # A restart must not meet what can't be opened.
+            # Do not leave files that a restart cannot open.
             faults.contain(store.delete, partial(self.containment.still_kept, config.name))
             raise
         self.tick.touch_stream(stream)
@@ -227,7 +230,8 @@ class JetStreamEngine:
         return stream
 
     def _kept(self, present: StreamReplica) -> StreamReplica:
-        """The answer that a stream exists promises it, as that to its creation does. Raises 10049."""
+        """Makes an existing stream durable: the response promises that, as it does for a new one. Raises
+        10049."""
         try:
             present.store.sync_name()
         except StoreError as error:
@@ -235,8 +239,8 @@ class JetStreamEngine:
         return present
 
     def check_restore(self, request: StreamConfigRequest) -> StreamConfig:
-        """The configuration of a stream that is to be restored. Raises JetStreamApiError like create_stream,
-        and 10130 for a name in use."""
+        """Checks the configuration of a stream to restore. Raises JetStreamApiError like create_stream, and
+        10130 for a name in use."""
         config = self._among_others(stream_config.restored(request, self.config), request)
         self._check_overlap(config)
         self.capacity.check(config, None)
@@ -246,7 +250,7 @@ class JetStreamEngine:
         return config
 
     def update_stream(self, request: Any, now: int) -> StreamReplica:
-        """Changes a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
+        """Updates a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
         stream = self.stream(request.name)
         config = self._among_others(stream_config.updated(stream.config, request, self.config), request)
         self._check_consumer_limits(stream, config)
@@ -257,7 +261,7 @@ class JetStreamEngine:
             try:
                 stream.update(config, now)
             except StoreError as error:
-                log.error("stream %s: its new configuration can not be written: %s", stream.name, error)
+                log.error("stream %s: its new configuration cannot be written: %s", stream.name, error)
                 raise codes.STREAM_UPDATE.exception(err=str(error)) from error
             self.claims.hold(config.name, config.subjects)
             stream.subscribe(self.index)
@@ -269,13 +273,13 @@ class JetStreamEngine:
         return stream
 
     def delete_stream(self, name: str) -> None:
-        """Removes a stream with its messages and consumers, also one that is offline.
+        """Deletes a stream with its messages and consumers, also an offline one.
 
-        It is gone at once. Its consumers end, and its files go, in slices; another stream may get the name
-        meanwhile.
+        It is removed from the account at once; ending its consumers and removing its files take slices.
+        Another stream may get the name meanwhile.
 
-        Raises JetStreamApiError 10059, and 10050 where its files can't be removed: it is offline then, for a
-        restart may find it, until another request removes it.
+        Raises JetStreamApiError 10059, and 10050 where its files cannot be removed: a restart could recover
+        it, so it is offline until another request removes it.
         """
         try:
             if name in self.offline:
@@ -288,13 +292,13 @@ class JetStreamEngine:
                 with self.containment.changing(stream):
                     self._delete_stream(stream)
         except StoreError as error:
-            log.error("stream %s: its files can not be removed: %s", name, error)
+            log.error("stream %s: its files cannot be removed: %s", name, error)
             raise codes.STREAM_DELETE.exception(err=str(error)) from error
         self.advisories.stream_action(name, "delete")
 
     def _delete_stream(self, stream: StreamReplica) -> None:
         try:
-            # First: a stream that may come back needs its consumers in its origins.
+            # First: if the stream comes back, it needs its consumers in its origins.
             files = stream.store.begin_delete()
         except StoreError as error:
             self.containment.set_aside(stream, str(error))
@@ -326,7 +330,7 @@ class JetStreamEngine:
         self.advisories.consumer_action(consumer.stream.name, consumer.name, "delete")
 
     def drop_stream(self, stream: StreamReplica) -> None:
-        """A stream goes away: no more turns and deadlines for it."""
+        """Drops the pending work and deadlines of a stream."""
         name = stream.config.name
         is_known = self.streams.get(name) is stream
         if is_known:
@@ -343,9 +347,9 @@ class JetStreamEngine:
         return check_among(config, find, pedantic=request.pedantic)
 
     def delete_offline_consumer(self, stream: StreamReplica, name: str, *, sync: bool) -> None:
-        """Removes what is kept of a consumer that does not work; what only that one needed goes with it.
+        """Deletes an offline consumer, and the messages that only it needed.
 
-        Raises StoreWriteError. sync: power loss does not bring it back.
+        Raises StoreWriteError. sync: the removal survives a power failure.
         """
         stream.store.delete_consumer(name, sync=sync)
         del stream.offline[name]
@@ -356,7 +360,7 @@ class JetStreamEngine:
         self.advisories.consumer_action(stream.name, name, "delete")
 
     def new_stream(self, config: StreamConfig, store: Any, created: int) -> StreamReplica:
-        """A stream over its store, which nothing reaches yet."""
+        """Constructs a stream with its store, without subscriptions."""
         stream = StreamReplica(
             config,
             store,
@@ -375,7 +379,7 @@ class JetStreamEngine:
         return stream
 
     def _check_consumer_limits(self, stream: StreamReplica, config: StreamConfig) -> None:
-        """Limits that change may not be below what the consumers have (10069)."""
+        """Rejects new limits below those of existing consumers (10069)."""
         before, limits = stream.config.consumer_limits, config.consumer_limits
         if limits == before:
             return

@@ -57,19 +57,19 @@ class EngineTick:
         # is deferred to the next tick.
         self.is_routing = False
         self._unwritten: dict[str, StreamReplica] = {}
-        self._changed: dict[str, StreamReplica] = {}  # since consumers looked for news last
+        self._changed: dict[str, StreamReplica] = {}  # changed since consumers last checked for messages
         self._lagging: dict[ConsumerReplica, None] = {}  # consumers whose last write failed
         self._active: dict[
             ConsumerReplica, None
         ] = {}  # an ordered set: consumers with something to do this tick
         self._written: list[ConsumerReplica] = []  # consumers in this tick, which may confirm acks
-        self.deferred: list[Callable[[], object]] = []  # what `defer` put off
+        self.deferred: list[Callable[[], object]] = []  # work that `defer` postponed
         self._deadlines: Deadlines[StreamReplica | ConsumerReplica] = Deadlines()
         self._unsynced: dict[str, None] = {}
         self._sync_due: int | None = None
         self._failing: dict[str, StreamReplica] = {}  # streams whose last write failed
         self._retry_due: int | None = None
-        self._may_send = True  # what was applied was written since a step failed
+        self._may_send = True  # everything applied since a failed step is written
         self._again: list[ConsumerReplica] = []  # to be looked at in the next tick
         self._again_due: int | None = None
 
@@ -86,7 +86,7 @@ class EngineTick:
         ready = dict.fromkeys(self._group.take_ready()) if self._group.ready else {}
         dirty: list[StreamReplica] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:
-            if self._streams.get(stream.name) is stream:  # else deleted or set aside in this very tick
+            if self._streams.get(stream.name) is stream:  # else deleted or set aside in this tick
                 try:
                     self._apply_stream(stream, now, was_held=stream in ready)
                 except Exception as error:
@@ -460,13 +460,13 @@ class EngineTick:
             if not stream.syncing:
                 stream.durable_seq = stream.log.last_seq
             if stream.write_failure is not None:
-                log.warning("stream %s is written again", stream.name)
+                log.warning("stream %s can be written again", stream.name)
                 stream.write_failure = None
                 self._failing.pop(stream.name, None)
                 self._active.update(dict.fromkeys(stream.consumers.values()))
 
     def _failed_to_write(self, stream: StreamReplica, error: StoreWriteError) -> None:
-        log.error("stream %s can not be written, its publishes are refused: %s", stream.name, error)
+        log.error("stream %s cannot be written, its publishes are rejected: %s", stream.name, error)
         stream.write_failed(str(error))
         self._failing[stream.name] = stream
         self._retry_later()
@@ -475,7 +475,7 @@ class EngineTick:
         try:
             consumer.write()
         except StoreWriteError as error:
-            log.error("consumer %s: its state is behind on disk: %s", consumer.name, error)
+            log.error("consumer %s: its state cannot be written: %s", consumer.name, error)
             self._lagging[consumer] = None
             self._retry_later()
         else:
@@ -503,7 +503,7 @@ class EngineTick:
     def _synced_now_and_then(self, name: str, error: StoreWriteError | None) -> None:
         if error is None:
             return
-        log.error("stream %s: the periodic sync failed, the next one tries again: %s", name, error)
+        log.error("stream %s: the periodic sync failed, the next one retries: %s", name, error)
         self._unsynced[name] = None
         if self._sync_due is None:
             self._sync_due = self._engine.clock() + self._engine.config.sync_interval_ns

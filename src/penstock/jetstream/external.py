@@ -1,21 +1,21 @@
-"""Reads an origin of another account or domain, as any client would: by a push consumer.
+"""Reads an origin in another account or domain through a push consumer, as any client could.
 
-The request for the consumer goes out under the API prefix that the configuration names, the consumer delivers
-to a subject under the prefix that it names, and imports carry both to where the origin is. The consumer is
-ephemeral and takes no acks: what was taken is known by what was stored. Its deliveries are counted, so that
-one which got lost is noticed, by the next one or by a heartbeat; then the consumer is made anew behind what
-is there. An origin that keeps only what is needed answers the same request with a durable consumer, whose
-acks are the answers to flow control; it is removed when the stream has no use for it any more.
+The consumer request is published under the configured API prefix, and the consumer delivers to a subject
+under the configured delivery prefix; imports connect both to the origin. The consumer is ephemeral and takes
+no acks: the position is what the stream has stored. Deliveries are counted, so that the next one, or a
+heartbeat, reveals a lost one; then the consumer is created again after what is stored. An interest or
+work-queue origin responds to the same request with a durable consumer, whose acks are flow control responses;
+it is removed when the stream no longer needs it.
 
-Where the configuration names a durable consumer (ADR-60), in the own account too, that one is used: a reset
-makes it deliver from above its ack floor, its own configuration says which messages and to which subject. Its
-ack policy is flow_control, so a work queue keeps what was not stored here, and nothing longer.
+A configured durable consumer (ADR-60), also one in the same account, is used as it is: a reset makes it
+deliver from above its ack floor, and its configuration has the filters and the deliver subject. Its ack
+policy is flow_control, so a work queue keeps exactly the messages that are not yet stored here.
 
-Back pressure: requests for flow control are answered when the stream has applied what came before. Where the
-answers are acks, they wait until that is written, or with sync_always until it is on the disk.
+Back pressure: flow control requests get their response after the stream has applied the preceding messages.
+Where responses are acks, they wait until those are written, or with sync_always synced.
 
-States: WAITING (for the next try), ASKED (the request is out), FOLLOWING. What is sent is put off to the next
-apply, so that an account's API is never asked while its engine delivers.
+States: WAITING (for the next attempt), ASKED (the request is out), FOLLOWING. Publishing is deferred to the
+next apply, so that an account's API is never called while its engine delivers.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.jetstream")
 
 HEARTBEAT_NS = SECOND_NS
-SILENCE_MAX_NS = 10 * SECOND_NS  # without a message or heartbeat: it has gone
+SILENCE_MAX_NS = 10 * SECOND_NS  # without a message or heartbeat, the consumer counts as lost
 ANSWER_NS = 5 * SECOND_NS  # to wait for the consumer
 RETRY_MIN_NS = SECOND_NS  # doubled with each failure
 RETRY_MAX_NS = 60 * SECOND_NS
-RETRY_DURABLE_MAX_NS = 10 * SECOND_NS  # a reset is cheap, and who makes the consumer later waits for it
-ACK_WAIT_NS = 22 * 3600 * SECOND_NS  # of a consumer that takes none, as the official server sends it
-STALLS_MAX = 3  # heartbeats in a row that name the same unanswered request
+# a reset is cheap, and a user who creates the consumer later waits for it
+RETRY_DURABLE_MAX_NS = 10 * SECOND_NS
+ACK_WAIT_NS = 22 * 3600 * SECOND_NS  # of a consumer without acks, as the official server sends it
+STALLS_MAX = 3  # consecutive heartbeats that name the same unanswered request
 IDENTITY_MISMATCH = codes.CONSUMER_STREAM_IDENTITY_MISMATCH.err_code
 
 
@@ -75,7 +76,7 @@ class ReaderState(Enum):
 
 
 class ExternalReader:
-    """Of one source. look: asks its owner to call read() in the next tick."""
+    """The reader of one source. look: makes its owner call read() in the next tick."""
 
     def __init__(
         self,
@@ -89,35 +90,36 @@ class ExternalReader:
         self.state = ReaderState.WAITING
         self._engine = engine
         self._look = look
-        self._due: int | None = 0  # when the state ends by itself, ns
+        self._due: int | None = 0  # when the state times out, ns
         self._failures = 0
         self._error: ApiError | None = None
         self._consumer = ""
-        self._asked = b""  # the subject of the last request for the consumer
+        self._asked = b""  # the subject of the last consumer request
         self._durable = source_state.source.consumer
-        self._acks = False  # are answers to flow control the consumer's acks?
-        self._held = ""  # the durable consumer that the origin made for the stream
-        self._stalled = (b"", 0)  # what heartbeats say is not answered, and how many in a row did
+        self._acks = False  # whether flow control responses are the consumer's acks
+        self._held = ""  # the durable consumer that the origin created for the stream
+        # the flow control request that heartbeats name as unanswered, and how many in a row did
+        self._stalled = (b"", 0)
         self._delivered = 0  # by the consumer
         self._last_seq = 0  # the origin's sequence of the last delivery
-        self._taken = 0  # the last one of the origin that is in the batch or the stream
+        self._taken = 0  # the origin's last sequence in the batch or the stream
         self._lag = 0
         self._heard_at = -1
-        self._flow_replies: list[bytes] = []  # answers to send when the batch was applied
+        self._flow_replies: list[bytes] = []  # responses to send once the batch is applied
         self._subscriptions: list[SinkSubscription] = []
-        self._is_over = False  # the consumer that the subscriptions are for
+        self._is_over = False  # the present subscriptions are obsolete
 
     # --- what its owner calls ------------------------------------------------------------------
 
     def read(self, now: int, enough: int) -> int:
-        """Acts when the time has come; what was delivered is in the batch already."""
+        """Handles timeouts and pending responses; deliveries are already in the batch."""
         if self._is_over:
             self._unsubscribe()
         if self._due is not None and self._due <= now:
             if self.state is ReaderState.WAITING:
                 self._ask(now)
             else:
-                # Nothing answers a reset for a consumer that is not there.
+                # A reset of a consumer that does not exist gets no response.
                 self._fail(self._unanswered() if self.state is ReaderState.ASKED else None, now)
         if self._flow_replies and (not self._acks or self.stream.is_kept):
             replies, self._flow_replies = self._flow_replies, []
@@ -126,28 +128,28 @@ class ExternalReader:
         return 0
 
     def deadline(self) -> int | None:
-        """When read() has something to do."""
+        """When read() is due, or None."""
         return self._due
 
     def again(self) -> None:
-        """What the stream refused has to be delivered another time."""
+        """Requests the rejected messages again."""
         self._stop_following()
         self.state, self._due = ReaderState.WAITING, 0
 
     def lag(self) -> int:
-        """What was pending with the last delivery."""
+        """The number pending at the last delivery."""
         return self._lag
 
     def active_ns(self, now: int) -> int:
-        """Since the last delivery or heartbeat."""
+        """Time since the last delivery or heartbeat (ns)."""
         return -1 if self._heard_at < 0 else max(0, now - self._heard_at)
 
     def error(self) -> ApiError | None:
-        """Why there is no consumer, or what the stream refused."""
+        """Current error: why there is no consumer, or why the stream rejected a message."""
         return self._error or self.source_state.refusal
 
     def stop(self, *, for_good: bool) -> None:
-        """Stops listening; a consumer without acks is removed when it has no listener."""
+        """Unsubscribes; an origin removes a consumer without acks when it has no subscriber."""
         if for_good and self._held:
             subject = self._subject("DELETE", self._held)
             self._engine.tick.defer(lambda: self._answer([subject], b""))
@@ -178,18 +180,18 @@ class ExternalReader:
         self._engine.tick.defer(lambda: self._send(reply.encode(), header, request))
 
     def _subject(self, verb: str, *more: str) -> bytes:
-        """Of a request about a consumer of the origin."""
+        """The API subject of a request about a consumer of the origin."""
         source = self.source_state.source
         api = (source.external.api if source.external is not None else "") or "$JS.API"
         return ".".join((api, "CONSUMER", verb, source.name, *more)).encode()
 
     def _ask_for_reset(self, durable: StreamConsumerSource, reply: str) -> None:
-        """What it delivers before the reset is not taken, and comes again behind it."""
+        """Requests a reset. Deliveries before it are dropped; they are repeated after it."""
         source_state = self.source_state
         self._asked = self._subject("RESET", durable.name)
         self._listen(durable.deliver_subject, DeliverySink(self._on_delivery))
         self._consumer = durable.name
-        # A mirror's position is its own last sequence, whatever stream that was of.
+        # A mirror's position is its own last sequence, whichever stream that came from.
         header = (
             b"" if source_state.is_mirror else headers.build([(headers.STREAM_IDENTITY, source_state.ident)])
         )
@@ -230,7 +232,7 @@ class ExternalReader:
         self._subscriptions.append(subscription)
 
     def _stop_following(self) -> None:
-        """Of what still comes nothing is taken; the index is changed when no message is on its way."""
+        """Drops further deliveries; unsubscribes later, when no message is being routed."""
         self._is_over = True
         self._flow_replies.clear()
         self._consumer = ""
@@ -251,19 +253,19 @@ class ExternalReader:
         failed = codes.MIRROR_CONSUMER_SETUP_FAILED
         if not self.source_state.is_mirror:
             failed = codes.SOURCE_CONSUMER_SETUP_FAILED
-        return failed.format(err=f"nobody answers {self._asked.decode('utf-8', 'replace')}")
+        return failed.format(err=f"no response from {self._asked.decode('utf-8', 'replace')}")
 
     def _answer(self, replies: list[bytes], stored: bytes) -> None:
         for reply in replies:
             publish(self._engine.index, reply, b"", stored, b"")
 
     def _stored(self) -> bytes:
-        """Of what was delivered, everything is stored: the batch is empty, and the stream is written."""
+        """Whether everything delivered is durable: the batch is empty, and the stream is written."""
         numbers = ((headers.LAST_CONSUMER, self._delivered), (headers.LAST_STREAM, self._last_seq))
         return headers.build([(name, str(number)) for name, number in numbers]) if self._delivered else b""
 
     def _fail(self, error: ApiError | None, now: int) -> None:
-        """No consumer, or none any more: another try later."""
+        """Records a failure to get the consumer, or its loss, and schedules the next attempt."""
         self._stop_following()
         if error is not None and error != self._error:
             log.warning(
@@ -294,7 +296,7 @@ class ExternalReader:
             refused = codes.INVALID_JSON.format(err=str(error))
         if refused.err_code == IDENTITY_MISMATCH:
             self._stop_following()
-            self.source_state.goes_on(0, "")  # another stream of this name: from its beginning
+            self.source_state.goes_on(0, "")  # a different stream of this name: start at its beginning
             self.state, self._due = ReaderState.WAITING, now
             self._look(self)
             return
@@ -311,14 +313,14 @@ class ExternalReader:
         ident = headers.value_of(header, headers.STREAM_IDENTITY) if header else None
         source_state.begin((ident or b"").decode("utf-8", "surrogateescape"))
         if source_state.seq != before:
-            self.again()  # made for the origin that was there before
+            self.again()  # it was created for the earlier origin
             self._look(self)
             return
         self.state, self._due = ReaderState.FOLLOWING, now + SILENCE_MAX_NS
         self._error, self._failures, self._heard_at = None, 0, now
         self._delivered, self._last_seq, self._taken = 0, 0, source_state.seq
         self._held = answer.name if self._acks and self._durable is None else ""
-        self._consumer = answer.name  # the origin may have made a name of its own of the one asked for
+        self._consumer = answer.name  # the origin may choose its own name
         self._stalled = (b"", 0)
         self._lag = answer.num_pending
         if source_state.is_mirror and answer.delivered.stream_seq > self.stream.log.last_seq:
@@ -346,7 +348,7 @@ class ExternalReader:
         self._lag = delivery.pending
         self._last_seq = delivery.stream_seq
         if delivery.stream_seq <= self._taken:
-            return  # stored, but the answer that said so got lost
+            return  # stored, but the response was lost
         self._taken = delivery.stream_seq
         changed = subject
         for mapper in (self.source_state.mapper, self.stream.sink.mapper):
@@ -357,7 +359,8 @@ class ExternalReader:
         self.stream.sink.mark()
 
     def _on_control(self, reply: bytes, header: bytes, now: int) -> None:
-        """A heartbeat says how many it delivered; a request for flow control waits for an answer."""
+        """Handles a heartbeat, which has the number of deliveries, or a flow control request, which needs a
+        response."""
         if reply:
             self._flow_replies.append(reply)
         else:
@@ -372,13 +375,14 @@ class ExternalReader:
         self._look(self)
 
     def _heed_stall(self, stalled: bytes) -> None:
-        """Answers that do not reach the consumer, for want of an import, are said in the stream's info."""
+        """Reports flow control responses that do not reach the consumer, as without an import, in the
+        stream's info."""
         known, count = self._stalled
         self._stalled = (stalled, (count + 1 if stalled == known else 1) if stalled else 0)
         if self._stalled[1] == STALLS_MAX:
             self._error = codes.SOURCE_CONSUMER_FLOW_CONTROL_STALLED
             log.warning(
-                "stream %s: answers to the flow control of %s do not reach its consumer",
+                "stream %s: flow control responses of %s do not reach its consumer",
                 self.stream.name, self.source_state.source.name,
             )  # fmt: skip
         elif not stalled and self._error == codes.SOURCE_CONSUMER_FLOW_CONTROL_STALLED:

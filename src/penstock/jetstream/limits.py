@@ -69,7 +69,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     journal_min_bytes            least size of a consumer's journal that a snapshot replaces
     batch_inflight_per_stream_max,
     batch_inflight_total_max     open batches of a stream, and of all streams of the server; atomic and fast
-                                 ones count separately. 0 (default): 50 and 1000 atomic, 1000 and 50,000 fast ones
+                                 ones count separately. 0 (default): 50 and 1000 atomic, 1000 and 50,000 fast
     batch_messages_max           messages of an atomic batch. Default 1000
     batch_bytes_max              bytes of the server's open atomic batches. Default 1 GiB
     official_fast_errors         reject fast batches with the official server's error codes, not the ADR's

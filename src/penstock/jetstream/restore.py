@@ -1,19 +1,20 @@
-"""A stream on its way in: chunks of an archive, from the subject a STREAM.RESTORE request is answered with.
+"""Restores: takes the chunks of an archive, on the subject in the response to a STREAM.RESTORE request.
 
-The stream's store is made when the archive's state has been read, marked as unfinished
-(`StreamMeta.restoring`). The mark goes, with one atomic write, after everything is on the disk; until then
-nobody sees the stream, and a start of the server removes it. So a restore is there as a whole or not at all.
+The stream's store is created when the archive's state was read, with an "incomplete" mark
+(`StreamMeta.restoring`). After everything is synced, one atomic write removes the mark; until then the stream
+is not visible, and a restart removes it. So a restore is complete or absent.
 
-A chunk is answered (with an empty message) when it was taken; an empty chunk ends the archive and is answered
-with the stream, or with error 10062, as is the chunk at which it fails.
+Each chunk gets an empty response when it was processed. An empty chunk ends the archive; its response has the
+stream, or error 10062. The chunk that causes a failure gets the error too.
 
-What a restore does is counted as work: bytes, and for each chunk, entry and message what they cost beside
-their bytes. A few bytes may stand for megabytes, and a megabyte may be a quarter million chunks.
+Restoring is counted as work: bytes, plus a cost per chunk, entry and message. A few bytes may expand to
+megabytes, and a megabyte may be a quarter million chunks.
 
-Invariants: a turn ends once the work allowed is done, or with one compressed chunk (4 MiB at most) more; a
-byte is moved a fixed number of times, however the archive is cut; what is kept of chunks, entries and
-consumers counts as held (`held_bytes`), which transfers.py bounds over all restores.
-Rejected: collecting the archive in a file first (it needs the room twice).
+Invariants: a step ends once the allowed work is done, or at most one compressed chunk (4 MiB) later; a byte
+is moved a fixed number of times, however the archive is split; buffered chunks, entries and consumers count
+in `held_bytes`, which transfers.py limits over all restores.
+
+Rejected: collecting the archive in a file first (needs the space twice).
 """
 
 from __future__ import annotations
@@ -64,25 +65,25 @@ log = logging.getLogger("penstock.jetstream")
 T = TypeVar("T")
 
 STALLED_NS = 5 * SECOND_NS
-WAITING_MAX = 64 * 1024 * 1024  # bytes of chunks that were sent without waiting for the answers
-# Work, where a byte of the plain archive is 1, about 2 ns.
-CHUNK_WORK = 4096  # a chunk is taken, and answered
+WAITING_MAX = 64 * 1024 * 1024  # bytes of chunks sent without waiting for responses
+# Units of work: 1 is a byte of the plain archive, about 2 ns.
+CHUNK_WORK = 4096  # a chunk is taken, and gets a response
 BLOCK_WORK = 512  # a chunk of the compressed stream is read
-CONSUMER_WORK = 32 * 1024  # an entry of a consumer is read, or the consumer is made
+CONSUMER_WORK = 32 * 1024  # an entry of a consumer is read, or the consumer is created
 CONSUMER_BYTE_WORK = 8
 MESSAGE_WORK = 128
 READ_WORK = 512  # a message of a consumer's state
 MESSAGES_SLICE = 512
-# Memory beside the bytes of what is kept.
+# Memory in addition to the bytes held.
 RESTORE_SIZE = 64 * 1024
 CHUNK_SIZE = 256
-CONSUMER_SIZE_FACTOR = 4  # a consumer, once it is read, for each byte of its entry
+CONSUMER_SIZE_FACTOR = 4  # of a parsed consumer, per byte of its entry
 UINT32_MAX = 2**32 - 1
 RESPONSE_TYPE = TYPE_PREFIX + "stream_create_response"
 
 
 class Restore:
-    """One restore. fields: what its advisories say besides stream and times (`client`)."""
+    """One restore. fields: those of its advisories besides stream and times (`client`)."""
 
     def __init__(
         self, engine: JetStreamEngine, config: StreamConfig, *, fields: dict[str, Any], now: int
@@ -95,20 +96,21 @@ class Restore:
         self._fields = fields
         self._started = now
         self._received = 0
-        self._chunks: deque[tuple[bytes, bytes]] = deque()  # (bytes, reply) to be taken
+        self._chunks: deque[tuple[bytes, bytes]] = deque()  # (bytes, reply) to be processed
         self._waiting = 0  # bytes of those
-        self._end_reply: bytes | None = None  # the sender is done and waits for the result
-        self._answer_to = b""  # the reply of the chunk that is being taken
+        self._end_reply: bytes | None = None  # the sender has ended the archive and waits for the result
+        self._answer_to = b""  # the reply subject of the current chunk
         self._s2 = S2Reader()
         self._plain = bytearray()
         self._marked = False
         self._state: StreamState | None = None
         self._consumers: deque[tuple[str, snapshot_archive.ArchivedConsumer]] = deque()
-        self._consumers_left = 0  # entries that are still to come
+        self._consumers_left = 0  # entries yet to come
         self._consumers_size = 0
         self._whole = False
         self._syncing = False
-        self._steps: Generator[int, None, object] | None = None  # of the consumer or the stream that is made
+        # of the consumer or stream under construction
+        self._steps: Generator[int, None, object] | None = None
         self._adopting = False
         self._opening: Generator[int, None, StreamReplica] = _nothing()
         self._store: StreamStore | None = None
@@ -117,17 +119,17 @@ class Restore:
 
     @property
     def name(self) -> str:
-        """Of the stream."""
+        """The stream's name."""
         return self.config.name
 
     @property
     def stored_bytes(self) -> int:
-        """That the stream holds so far."""
+        """Bytes in the stream so far."""
         return self._store.log.bytes if self._store is not None else 0
 
     @property
     def held_bytes(self) -> int:
-        """Memory of what came and was not stored yet."""
+        """Memory of data that is received but not stored."""
         chunks = self._waiting + CHUNK_SIZE * len(self._chunks)
         return RESTORE_SIZE + chunks + self._s2.size + len(self._plain) + self._consumers_size
 
@@ -151,13 +153,13 @@ class Restore:
         self._chunks.append((payload, reply))
 
     def advance(self, now: int, work: int) -> int:
-        """Takes what came until it has done so much work; returns how much is left. None left: call again."""
+        """Processes received data, up to `work` units; returns the work left. 0 or less: call again."""
         if self.is_done or self._syncing:
             return work
         if self._adopting:
             return self._adopt(now, work)
         if self._waiting > WAITING_MAX:
-            self.fail(f"more than {WAITING_MAX} bytes were sent without waiting for answers")
+            self.fail(f"more than {WAITING_MAX} bytes were sent without waiting for responses")
             return work
         try:
             left = self._take(work)
@@ -176,7 +178,7 @@ class Restore:
         return left
 
     def _take(self, left: int) -> int:
-        """Decompresses and stores; returns the work that was not needed."""
+        """Decompresses and stores; returns the work left."""
         while left > 0:
             left, is_cut = self._store_plain(left)
             if not is_cut:
@@ -203,15 +205,14 @@ class Restore:
     # --- what is in them -----------------------------------------------------------------------
 
     def _store_plain(self, left: int) -> tuple[int, bool]:
-        """Takes the entries that are there as a whole; returns the work left, and False when it ended because
-        there was none."""
+        """Processes complete entries; returns the work left, and False when it needs more data."""
         at = 0
         if not self._marked:
             if len(self._plain) < len(snapshot_archive.MARK):
                 return left, True
             if not self._plain.startswith(snapshot_archive.MARK):
                 raise ProtocolError(
-                    "not an archive of a server from 2.15 on: back the stream up with such a server"
+                    "not an archive of a server from 2.15 on: make the snapshot with such a server"
                 )
             self._marked = True
             at = len(snapshot_archive.MARK)
@@ -232,14 +233,14 @@ class Restore:
             self._check_room(0)
         if self._whole:
             if len(self._plain) > at:
-                raise ProtocolError("archive: bytes behind its end")
+                raise ProtocolError("archive: data after its end")
             is_cut = True
         if at:
-            del self._plain[:at]  # what is left is not moved
+            del self._plain[:at]  # moves the rest only once
         return left, is_cut
 
     def _take_head(self, entry: snapshot_archive.ArchiveEntry) -> None:
-        """The state, then the consumers."""
+        """Processes the state entry, then the consumers."""
         if self._state is None:
             if entry.name != snapshot_archive.STATE_NAME:
                 raise ProtocolError(f"expected {snapshot_archive.STATE_NAME} first")
@@ -253,7 +254,7 @@ class Restore:
         self._consumers_left -= 1
 
     def _begin(self, state: StreamState) -> None:
-        """Makes the unfinished stream."""
+        """Creates the incomplete stream."""
         check_state(state)
         self._state = state
         self._consumers_left = state.consumer_count
@@ -276,7 +277,7 @@ class Restore:
     # --- the end -------------------------------------------------------------------------------
 
     def _complete(self, left: int) -> int:
-        """Everything came: some consumers, then to the disk with it, and it becomes a stream."""
+        """Completes the restore in steps: creates consumers, syncs, then opens the stream."""
         store, state = self._store, self._state
         if store is None or state is None or not self._whole or not self._s2.is_empty:
             raise ProtocolError("backup was truncated")
@@ -285,7 +286,7 @@ class Restore:
         while (self._consumers or self._steps is not None) and left > 0:
             if self._steps is None:
                 name, consumer = self._consumers.popleft()
-                if consumer.config.sourcing:  # a mirror makes its own
+                if consumer.config.sourcing:  # a mirror creates its own
                     continue
                 self._steps = self._create_consumer(store, name, consumer)
             left = self._step(left)
@@ -296,7 +297,7 @@ class Restore:
         return left
 
     def _step(self, left: int) -> int:
-        """One step of what is being made; returns the work left."""
+        """Runs one step of the construction in progress; returns the work left."""
         assert self._steps is not None
         try:
             return left - next(self._steps)
@@ -359,7 +360,7 @@ class Restore:
         return left
 
     def _adopted(self, stream: StreamReplica) -> None:
-        self._store = None  # it is the stream's now
+        self._store = None  # now owned by the stream
         self.stop()
         now = self._engine.clock()
         self._tell(now)
@@ -373,7 +374,7 @@ class Restore:
         self._answer(self._end_reply or b"", encode(response))
 
     def fail(self, why: str) -> None:
-        """It can't become a stream: says so to all who wait for an answer, and removes what there is."""
+        """Ends the restore with an error: reports it to all replies that wait, and removes the store."""
         if self.is_done:
             return
         log.warning("restore of stream %s failed: %s", self.name, why)
@@ -381,7 +382,7 @@ class Restore:
         try:
             self.abandon()
         except StoreError as error:
-            log.error("stream %s: what was restored of it can not be removed: %s", self.name, error)
+            log.error("stream %s: its partial restore cannot be removed: %s", self.name, error)
         self._tell(self._engine.clock())
         response = ErrorResponse(type=RESPONSE_TYPE, error=codes.STREAM_RESTORE.format(err=why))
         for one in dict.fromkeys(waiting):
@@ -389,18 +390,18 @@ class Restore:
                 self._answer(one, encode(response))
 
     def on_time(self, now: int) -> None:
-        """Nothing came for too long."""
+        """Ends the restore when no chunk arrived for too long."""
         if not self.is_done and not self._syncing and now >= self.deadline:
             self.fail(f"restore for stream '{self._engine.config.account} > {self.name}' is stalled")
 
     def stop(self) -> None:
-        """Takes no more chunks."""
+        """Stops taking chunks."""
         if not self.is_done:
             self.is_done = True
             self._engine.index.remove(self._subscription)
 
     def abandon(self) -> None:
-        """Stops and removes what was restored so far. Raises StoreError."""
+        """Stops and removes the partial stream. Raises StoreError."""
         self.stop()
         self._opening.close()
         store, self._store = self._store, None
@@ -419,10 +420,10 @@ class Restore:
 
 
 def check_state(state: StreamState) -> None:
-    """Raises ProtocolError for a stream state that can not be."""
+    """Raises ProtocolError for an inconsistent stream state."""
     first, last, messages = state.first_seq, state.last_seq, state.messages
     if min(first, last, messages, state.bytes, state.consumer_count) < 0 or max(first, last) > SEQ_MAX:
-        raise ProtocolError("invalid stream state: a number below zero or above what a stream can hold")
+        raise ProtocolError("invalid stream state: a number is below zero or above a stream's limit")
     if (not first and (last or messages)) or (first > last + 1) or messages > max(0, last - first + 1):
         raise ProtocolError("invalid stream state: inconsistent message count or sequence range")
 
@@ -430,8 +431,8 @@ def check_state(state: StreamState) -> None:
 def consumer_snapshot(
     config: ConsumerConfig, state: snapshot_archive.ArchivedState, last_seq: int
 ) -> Generator[int, None, bytes]:
-    """What a consumer's store keeps for an archived state; yields work. Raises ProtocolError, DecodeError or
-    ValueError where the state makes no sense."""
+    """The stored form of an archived consumer state; yields work. Raises ProtocolError, DecodeError or
+    ValueError for an invalid state."""
     delivered = min(state.delivered.stream_seq, last_seq)
     floor = (state.ack_floor.consumer_seq, min(state.ack_floor.stream_seq, last_seq))
     redelivered, given_up_seqs = yield from _by_seq(snapshot_archive.pieces(state.redelivered, int))
@@ -446,7 +447,7 @@ def consumer_snapshot(
         if not at % MESSAGES_SLICE:
             yield MESSAGES_SLICE * READ_WORK
     for at, seq in enumerate(given_up_seqs, 1):
-        # One that is not pending was given up, if it had as many deliveries as it may have.
+        # Not pending: given up, if it had the maximum number of deliveries.
         count = redelivered[seq]
         if seq not in unacked and 0 < config.max_deliver <= count + 1:
             given_up.append((seq, min(count + 1, UINT32_MAX)))
@@ -460,8 +461,8 @@ def consumer_snapshot(
 
 
 def _by_seq(parts: Iterator[dict[int, T]]) -> Generator[int, None, tuple[dict[int, T], Iterator[int]]]:
-    """What the parts hold together, and its sequences in order, as they are asked for: to sort a hundred
-    thousand at once takes long."""
+    """Merges the parts; returns them with an iterator over their sequences in order. It sorts lazily: a
+    hundred thousand at once would take long."""
     found: dict[int, T] = {}
     seqs: list[list[int]] = []
     for part in parts:
@@ -472,6 +473,6 @@ def _by_seq(parts: Iterator[dict[int, T]]) -> Generator[int, None, tuple[dict[in
 
 
 def _nothing() -> Generator[int, None, StreamReplica]:
-    """What is opened before there is something to open."""
+    """Placeholder until there is a stream to open."""
     raise AssertionError("nothing is restored yet")
     yield 0

@@ -1,19 +1,20 @@
-"""A stream on its way out: its archive, in chunks, to the subject a STREAM.SNAPSHOT request names.
+"""Snapshots: sends a stream's archive in chunks to the deliver subject of a STREAM.SNAPSHOT request.
 
-What the archive holds is settled when the request comes: the consumers of then, and the messages up to the
-last sequence of then. A consumer's state is that of its turn, as far as it is about those messages; messages
-that leave while it is sent are left out. A chunk's reply takes its ack; as many chunks are on their
-way as fit the window. The last chunk and the empty message after it have no reply; that message says
-why the archive is not whole (408, 500), or 204; as on the official server nothing, when no chunk was full.
+The contents are fixed by the request: its consumers, and messages up to the last sequence at that time. A
+consumer's state is taken when its entry is written, limited to those messages; messages that are removed
+meanwhile are omitted. A chunk's reply subject takes its ack; the window limits unacked chunks. The last chunk
+and the empty message after it have no reply subject. That message has status 408 or 500 when the archive is
+incomplete, else 204; as on the official server it has none when no chunk was full.
 
-The receiver may subscribe after it got the response, as the `nats` command line does, so the first chunk
-waits for it, two seconds at most. Until then only a subscription to exactly the deliver subject counts as the
-receiver's: a wildcard is there for other reasons, a client's inbox for all its answers above all, and a chunk
-that only such a subscription gets is lost. After the two seconds the chunks go to whatever takes the subject,
-as with the official server: the receiver may have subscribed by a wildcard.
+The receiver may subscribe after the response, as the `nats` command line does, so the first chunk waits for
+it, at most two seconds. Until then, only a subscription to exactly the deliver subject counts as the
+receiver's: a wildcard exists for other reasons, such as a client's inbox for all responses, and a chunk that
+only such a subscription receives is lost. After the two seconds, as on the official server, chunks are sent
+to any subscription that matches: the receiver may have used a wildcard.
 
 Invariant: at most a slice of the archive and one chunk are in memory.
-Rejected: a file of the archive first (it doubles the disk a backup needs).
+
+Rejected: writing the archive to a file first (doubles the disk space that a snapshot needs).
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
 KIB = 1024
 CHUNK_DEFAULT, CHUNK_MIN, CHUNK_MAX = 128 * KIB, KIB, 1024 * KIB
 WINDOW_DEFAULT, WINDOW_MIN, WINDOW_MAX = 8192 * KIB, KIB, 32 * 1024 * KIB
-SLICE_BYTES = 256 * KIB  # of the archive, that one tick makes and sends
-MESSAGES_SLICE = 1024  # of a consumer, that one tick makes
+SLICE_BYTES = 256 * KIB  # of the archive, produced and sent per tick
+MESSAGES_SLICE = 1024  # of a consumer, encoded per tick
 INTEREST_WAIT_NS = 2 * SECOND_NS
 ACK_WAIT_NS = 5 * SECOND_NS
 
 
 class Snapshot:
-    """One backup. fields: what its advisories say besides stream and times (`client`)."""
+    """One snapshot. fields: those of its advisories besides stream and times (`client`)."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Snapshot:
         self._subject = deliver_subject.encode()
         self._fields = fields
         self._started = now
-        # Whether somebody still listens; None until the first chunk may leave.
+        # Whether the receiver is subscribed; None until the first chunk may leave.
         self._is_heard: Callable[[], bool] | None = None
         self._lost = stream.log.lost
         self._chunk_size = min(max(CHUNK_MIN, chunk_size or CHUNK_DEFAULT), CHUNK_MAX)
@@ -87,7 +88,7 @@ class Snapshot:
     # --- what is sent --------------------------------------------------------------------------
 
     def _archive(self, with_consumers: bool, now: int) -> Iterator[bytes]:
-        """The compressed archive, slice by slice."""
+        """Yields the compressed archive in slices."""
         log = self._stream.log
         consumers = [
             one
@@ -114,7 +115,7 @@ class Snapshot:
         yield encode_chunks(snapshot_archive.END)
 
     def advance(self, now: int) -> bool:
-        """Sends what may be sent, a slice of the archive at most; is there more that doesn't wait?"""
+        """Sends at most a slice of the archive. Returns whether more can be sent without waiting."""
         failure = self._failure()
         if failure is not None:
             self._finish(failure[0], failure[1], now)
@@ -137,11 +138,11 @@ class Snapshot:
         return not self.is_done and self._slots > 0
 
     def _failure(self) -> tuple[Status, str] | None:
-        """Why it can't go on: the status the receiver gets, and what the advisory says."""
+        """Why it cannot continue: the receiver's status, and the advisory's text; None when it can."""
         if self._engine.streams.get(self._stream.name) is not self._stream:
             return Status(500, "stream deleted"), "stream deleted"
         if self._stream.log.lost != self._lost:
-            return Status(500, "a message can not be read"), "a message can not be read"
+            return Status(500, "a message cannot be read"), "a message cannot be read"
         if self._is_heard is None:
             if self._has_receiver():
                 self._begin(self._has_receiver, self._engine.clock())
@@ -150,7 +151,8 @@ class Snapshot:
         return None
 
     def _has_receiver(self) -> bool:
-        """Is there a subscription for this backup alone? A stream takes the subject for its own reasons."""
+        """Whether a client subscribes to exactly the deliver subject. A stream's subscription does not
+        count."""
         return any(
             one.subject == self._subject and not isinstance(one.sink, StreamSink)
             for one in self._engine.index.match(self._subject).plain
@@ -187,7 +189,7 @@ class Snapshot:
     # --- the end -------------------------------------------------------------------------------
 
     def on_time(self, now: int) -> None:
-        """Gives up when nobody acks, or nobody came to listen."""
+        """Ends the snapshot when acks time out, or the receiver has not subscribed."""
         if self.is_done or now < self.deadline:
             return
         if self._is_heard is None:
@@ -196,7 +198,7 @@ class Snapshot:
             else:
                 self._finish(NO_INTEREST, "no interest", now)
         elif self._slots:
-            self.deadline = now + ACK_WAIT_NS  # it waits for us
+            self.deadline = now + ACK_WAIT_NS  # it waits for this server
         else:
             self._finish(NO_FLOW_RESPONSE, "no flow response", now)
 
@@ -215,7 +217,7 @@ class Snapshot:
         )
 
     def stop(self) -> None:
-        """Sends nothing any more."""
+        """Stops without sending more."""
         if not self.is_done:
             self.is_done = True
             self._engine.index.remove(self._acks)
@@ -223,13 +225,13 @@ class Snapshot:
 
 
 def pack_consumer(consumer: ConsumerReplica, last_seq: int, now: int) -> Iterator[bytes]:
-    """The entry of a consumer, of what the archive holds: nothing behind stream sequence last_seq. In parts,
-    with empty ones while it is made."""
+    """Yields the archive entry of a consumer, limited to stream sequences up to last_seq, in parts that may
+    be empty."""
     state = consumer.state
     config = consumer.config
     delivered = snapshot_archive.SequencePair(state.delivered_consumer, min(state.delivered_stream, last_seq))
     floor = snapshot_archive.SequencePair(state.ack_floor_consumer, min(state.ack_floor_stream, last_seq))
-    rows, given_up = state.pending(), state.given_up()  # all of it at one moment
+    rows, given_up = state.pending(), state.given_up()  # everything at the same moment
     pending, redelivered = [], []
     for at in range(0, len(rows), MESSAGES_SLICE):
         some = [row for row in rows[at : at + MESSAGES_SLICE] if row[0] <= last_seq]

@@ -1,10 +1,10 @@
-"""Stream configurations: defaults, bounds, what an update may change, and the error that refuses the rest.
+"""Stream configurations: defaults, bounds, and rules for updates.
 
-`checked` turns a request into the configuration a stream runs on; `updated` holds such a one against the
-present configuration. Neither looks at other streams or at what is stored: the engine does. Texts and codes
-are the official server's (behaviour of v2.15), so that people find the same words in the same places.
+`checked` turns a request into a complete configuration; `updated` compares one with the present
+configuration. Neither depends on other streams or stored messages: the engine checks those. Texts and codes
+are those of the official server (v2.15), because users search for them.
 
-What a configuration says about mirrors and sources is checked by `stream/origins.py`.
+`stream/source_config.py` checks mirrors and sources.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ VERSION_KEY = "_nats.ver"
 
 
 class StrictStreamConfigRequest(StreamConfigRequest, frozen=True, forbid_unknown_fields=True):
-    """A configuration request whose unknown fields are an error: a misspelt limit must not vanish."""
+    """A configuration request. Unknown fields are an error: a misspelt limit must not be ignored."""
 
 
 def refuse(text: str) -> JetStreamApiError:
-    """10052 with a reason."""
+    """Error 10052 with a reason."""
     return codes.STREAM_INVALID_CONFIG.exception(err=text)
 
 
 def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
-    """The configuration a request for a new stream asks for, defaults filled in.
+    """The configuration that a request for a new stream asks for, with defaults filled in.
 
     Raises JetStreamApiError: 10120 without limits for so many replicas, 10128 and 10052 for the name, 10133
-    and 10074 for replicas, 10157 for what pedantic mode would have to correct, 10052 with a text for anything
+    and 10074 for replicas, 10157 for what pedantic mode does not correct, 10052 with a text for everything
     else.
     """
     if not engine.has_tier(request.num_replicas):
@@ -74,7 +74,7 @@ def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
 
 
 def restored(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
-    """The configuration of a stream that comes from a backup; it may be sealed. Raises like `checked`."""
+    """The configuration of a restored stream, which may be sealed. Raises like `checked`."""
     config = _checked(request, engine)
     return _sealed(config) if request.sealed else config
 
@@ -99,12 +99,12 @@ def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig
 
 
 def updated(present: StreamConfig, request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
-    """The configuration an update leads to.
+    """The configuration after an update.
 
-    Raises JetStreamApiError like `checked`, and 10052 for what may not change.
+    Raises JetStreamApiError like `checked`, and 10052 for changes of immutable fields.
     """
     config = _checked(request, engine)
-    # A window nobody chose follows max_age; one which was chosen stays what the request says.
+    # A default window follows max_age; a configured one is as requested.
     _check_unchanged(present, config, sealed=request.sealed)
     if request.sealed:
         config = _sealed(config)
@@ -112,12 +112,12 @@ def updated(present: StreamConfig, request: StreamConfigRequest, engine: EngineC
 
 
 def renamed(request: StreamConfigRequest, name: str) -> StreamConfigRequest:
-    """The same request for a stream of that name."""
+    """The request with another stream name."""
     return structs.replace(request, name=name)
 
 
 def check_name(name: str) -> None:
-    """Refuses what can not name a stream: 10128 with a path separator, 10052 otherwise."""
+    """Rejects invalid stream names: 10128 with a path separator, 10052 otherwise."""
     if "/" in name or "\\" in name:
         raise codes.STREAM_NAME_CONTAINS_PATH_SEPARATORS.exception()
     if not subjects.is_valid_name(name):
@@ -127,13 +127,13 @@ def check_name(name: str) -> None:
 
 
 def with_versions(config: StreamConfig, engine: EngineConfig) -> StreamConfig:
-    """The configuration as responses show it: with the server's version and API level in its metadata."""
+    """The configuration as responses show it, with the server's version and API level in its metadata."""
     metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
     return structs.replace(config, metadata=dict(sorted(metadata.items())))
 
 
 def required_level(config: StreamConfig) -> int:
-    """The lowest API level that serves this configuration (ADR-44)."""
+    """The lowest API level that supports this configuration (ADR-44)."""
     if config.allow_batched:
         return 4
     if (
@@ -147,13 +147,13 @@ def required_level(config: StreamConfig) -> int:
 
 
 def stored_level(config: StreamConfig) -> int:
-    """The API level that a stored configuration says it requires: a later server may have written it."""
+    """The API level that a stored configuration requires: a later version may have written it."""
     text = config.metadata.get(REQUIRED_LEVEL_KEY, "0")
     return natural(text) or 0
 
 
 def same(one: StreamConfig, other: StreamConfig) -> bool:
-    """Do both configure the same stream? (A create request for a stream which exists is then no error.)"""
+    """Whether both configure the same stream. (A create request for an existing stream then succeeds.)"""
     return structs.replace(one, metadata=_own(one)) == structs.replace(other, metadata=_own(other))
 
 
@@ -214,7 +214,7 @@ def _with_defaults(config: StreamConfig, engine: EngineConfig, *, pedantic: bool
 
 
 def _with_markers(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
-    """Delete markers need TTLs and roll-ups, which they switch on."""
+    """Delete markers need TTLs and roll-ups, and enable them."""
     marker_ttl = config.subject_delete_marker_ttl
     if marker_ttl < 0:
         raise refuse("subject delete marker TTL must not be negative")
@@ -232,8 +232,8 @@ def _with_markers(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
 
 
 def _with_schedules(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
-    """Schedules need roll-ups, which they switch on."""
-    if not config.allow_msg_schedules or config.allow_msg_counter:  # a counter's own checks refuse both
+    """Schedules need roll-ups, and enable them."""
+    if not config.allow_msg_schedules or config.allow_msg_counter:  # the checks of counters reject both
         return config
     if config.mirror is not None:
         raise codes.MIRROR_WITH_MSG_SCHEDULES.exception()
@@ -300,7 +300,7 @@ def _check_counter(config: StreamConfig) -> None:
 
 
 def _with_renaming(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
-    """Subject transform and republish, checked; what the latter leaves open is filled in."""
+    """Checks the subject transform and republish, and fills in the latter's defaults."""
     transform = config.subject_transform
     if transform is not None:
         if transform.src and not subjects.is_valid_filter(transform.src):
@@ -329,7 +329,7 @@ def _with_renaming(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
 
 
 _NO_ACK_AREAS = (
-    # (subjects, exception, text): a stream on the API's own subjects would answer requests with pub acks.
+    # (subjects, exception, text): a stream on the API's own subjects would respond to requests with pub acks.
     (["$JS.>", "$JSC.>", "$NRG.>"], "$JS.EVENT.>", "jetstream api"),
     (["$SYS.>"], "$SYS.ACCOUNT.>", "system api"),
 )
@@ -363,7 +363,8 @@ def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: boo
     if config.storage is not present.storage:
         raise refuse("stream configuration update can not change storage type")
     if config.mirror is not None and config.mirror != present.mirror:
-        raise codes.STREAM_MIRROR_NOT_UPDATABLE.exception()  # but it may end: the stream goes on by itself
+        # but it may be removed: the stream then continues on its own
+        raise codes.STREAM_MIRROR_NOT_UPDATABLE.exception()
     work_queues = {present.retention, config.retention}
     if len(work_queues) == 2 and RetentionPolicy.WORKQUEUE in work_queues:
         raise refuse("stream configuration update can not change retention policy to/from workqueue")
@@ -384,7 +385,7 @@ def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: boo
 
 
 def _sealed(config: StreamConfig) -> StreamConfig:
-    """Sealing keeps what is stored for ever."""
+    """A sealed stream keeps its messages forever."""
     return structs.replace(
         config,
         sealed=True,

@@ -1,12 +1,12 @@
-"""Streams on their way out and in: the backups and restores one engine has under way.
+"""The snapshots and restores in progress of one engine.
 
-Each works a slice at a time, at the end of ticks, so that neither memory nor anybody else's latency depends
-on how large a stream is. What waits for the other side (acks, chunks) has a deadline.
+Each is processed in slices at the end of ticks, so that memory and other clients' latency do not depend on a
+stream's size. Waiting for the other side (acks, chunks) has a deadline.
 
-Restores share the slice of a tick, in turns: eight of them take no longer than one. What the restores of a
-server hold in memory is bounded as well; above, the largest one fails.
+Restores share a tick's slice in turn: eight together take no longer per tick than one. The memory of all
+restores of a server is limited too; above it, the largest one fails.
 
-Invariant: a name that is being restored is taken, and so are its subjects, from the request on.
+Invariant: a restore reserves the stream's name and subjects from its request on.
 """
 
 from __future__ import annotations
@@ -31,50 +31,50 @@ log = logging.getLogger("penstock.jetstream")
 
 WORK = 256 * 1024  # of all restores in one tick, in the units of restore.py: half a millisecond
 HELD_MAX = 128 * 1024 * 1024  # bytes
-ROOM = 1024 * 1024  # bytes that have to be free for another restore to begin
+ROOM = 1024 * 1024  # free bytes required to start another restore
 
 
 class RestoreMemory(Struct):
-    """Bytes that the restores of a server hold: chunks, entries that are not whole, consumers."""
+    """Memory of a server's restores in bytes: chunks, incomplete entries, consumers."""
 
     held: int = 0
 
 
 class Transfers:
-    """Of one engine."""
+    """The snapshots and restores of one engine."""
 
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._snapshots: dict[str, Snapshot] = {}  # by id
-        self._restores: dict[str, Restore] = {}  # by stream, whoever had its turn longest ago first
-        self.memory = RestoreMemory()  # of the whole server, once it has set its own
-        self._held = 0  # its own part of that
+        self._restores: dict[str, Restore] = {}  # by stream, least recently served first
+        self.memory = RestoreMemory()  # replaced by one for the whole server
+        self._held = 0  # this engine's share of that
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """A backup begins."""
+        """Starts a snapshot."""
         self._snapshots[snapshot.id] = snapshot
         self._engine.wake()
 
     def has_room(self) -> bool:
-        """May another restore begin?"""
+        """Whether memory allows another restore."""
         self._count_held()
         return self.memory.held + ROOM <= HELD_MAX
 
     def add_restore(self, restore: Restore) -> None:
-        """A restore begins."""
+        """Starts a restore."""
         self._restores[restore.name] = restore
         self._engine.claims.hold(restore.name, restore.config.subjects)
 
     def is_restoring(self, name: str) -> bool:
-        """Is a stream of that name being restored?"""
+        """Whether a stream of that name is being restored."""
         return name in self._restores
 
     def used(self, storage: StorageType) -> int:
-        """Bytes that the streams which are being restored hold so far."""
+        """Bytes of incomplete streams of this storage."""
         return sum(one.stored_bytes for one in self._restores.values() if one.config.storage is storage)
 
     def advance(self, now: int) -> None:
-        """One slice of each. After the engine's write: what it sends is written."""
+        """Processes a slice of each. Called after the engine's write, so that everything sent is written."""
         for snapshot in list(self._snapshots.values()):
             faults.contain(self._advance_snapshot, self._snapshot_failed, snapshot, now)
         if self._restores:
@@ -90,7 +90,7 @@ class Transfers:
         self._count_held()
         while self.memory.held > HELD_MAX and self._restores:
             largest = max(self._restores.values(), key=lambda restore: restore.held_bytes)
-            largest.fail(f"restores hold more than {HELD_MAX} bytes of what came and could not be stored yet")
+            largest.fail(f"restores hold more than {HELD_MAX} bytes of data that is not stored yet")
             self._drop_done(largest)
             self._count_held()
         left = WORK
@@ -103,13 +103,13 @@ class Transfers:
         self._count_held()
 
     def go_on(self, restore: Restore, now: int) -> None:
-        """A slice of a restore that waited for the disk; what is left is done at the end of ticks."""
+        """Continues a restore that waited for the disk; the end of ticks does the rest."""
         faults.contain(self._advance_restore, self._restore_failed, restore, now, WORK)
         self._engine.wake()
 
     def _advance_restore(self, restore: Restore, now: int, work: int) -> int:
         left = restore.advance(now, work)
-        self._restores[restore.name] = self._restores.pop(restore.name)  # behind the others
+        self._restores[restore.name] = self._restores.pop(restore.name)  # to the end of the queue
         self._drop_done(restore)
         return left
 
@@ -119,13 +119,13 @@ class Transfers:
         self._held = held
 
     def _snapshot_failed(self, error: Exception, snapshot: Snapshot, *_: object) -> None:
-        """It raised: it sends nothing more, and its client's wait ends by its own timeout."""
+        """Stops a snapshot that raised; its client times out."""
         faults.note(f"snapshot {snapshot.id}", error)
         self._snapshots.pop(snapshot.id, None)
         faults.contain(snapshot.stop, self._engine.containment.work_failed)
 
     def _restore_failed(self, error: Exception, restore: Restore, *_: object) -> None:
-        """It raised: its client is told, and what there is of the stream is removed."""
+        """Ends a restore that raised: reports the error and removes the partial stream."""
         why = faults.describe(faults.note(f"restore of stream {restore.name}", error))
         if self._restores.get(restore.name) is restore:
             del self._restores[restore.name]
@@ -141,14 +141,14 @@ class Transfers:
             self._count_held()
 
     def next_deadline(self) -> int | None:
-        """When (ns) somebody has waited long enough; None when nobody waits."""
+        """When (ns) the next wait times out, or None."""
         if not (self._snapshots or self._restores):
-            return None  # as nearly always, and this is asked for several times a tick
+            return None  # the usual case, several times per tick
         waiting: tuple[Snapshot | Restore, ...] = (*self._snapshots.values(), *self._restores.values())
         return min((one.deadline for one in waiting), default=None)
 
     def on_time(self, now: int) -> None:
-        """Gives up what is due. `advance` comes next."""
+        """Handles timeouts. The caller runs `advance` next."""
         for snapshot in list(self._snapshots.values()):
             faults.contain(snapshot.on_time, partial(self._late_snapshot_failed, snapshot), now)
         for restore in list(self._restores.values()):
@@ -162,21 +162,21 @@ class Transfers:
         self._drop_done(restore)
 
     def stop(self) -> None:
-        """The engine stops: nothing half restored stays."""
+        """Stops all, and removes partial streams."""
         for snapshot in self._snapshots.values():
             faults.contain(snapshot.stop, self._engine.containment.work_failed)
         for restore in self._restores.values():
             try:
                 restore.abandon()
             except StoreError as error:
-                log.error("stream %s: what was restored of it can not be removed: %s", restore.name, error)
+                log.error("stream %s: its partial restore cannot be removed: %s", restore.name, error)
         self._snapshots.clear()
         self._restores.clear()
         self._count_held()
 
 
 def client_of(engine: JetStreamEngine, origin: Sink | None) -> dict[str, Any]:
-    """The `client` of an advisory: who asked, where that is known."""
+    """The `client` of an advisory: who sent the request, if known."""
     client = (
         engine.describe_client(origin) if engine.describe_client is not None and origin is not None else None
     )

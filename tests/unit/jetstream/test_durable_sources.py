@@ -128,7 +128,10 @@ def test_a_consumer_of_another_policy_is_refused_and_one_that_comes_later_is_fou
     js.api("STREAM.CREATE.M", {"name": "M", "mirror": mirror})
     js.wait_until(js.now + 6 * SECOND)
     nobody = source_error(js)
-    assert (nobody["err_code"], nobody["description"]) == (10045, "nobody answers $JS.API.CONSUMER.RESET.O.c")
+    assert (nobody["err_code"], nobody["description"]) == (
+        10045,
+        "no response from $JS.API.CONSUMER.RESET.O.c",
+    )
     durable(js, ack_policy="none", flow_control=True, idle_heartbeat=SECOND)
     js.wait_until(js.now + 20 * SECOND)
     assert source_error(js)["err_code"] == 10217

@@ -164,7 +164,7 @@ def test_an_api_that_nobody_answers_is_said(js: EngineHarness) -> None:
     make(js, "S", sources=[{"name": "O", "external": {"api": "far.away", "deliver": ""}}])
     settle(js)
     error = origin_info(js, "M")["error"]
-    assert (error["err_code"], error["description"]) == (10029, "nobody answers far.away.CONSUMER.CREATE.O")
+    assert (error["err_code"], error["description"]) == (10029, "no response from far.away.CONSUMER.CREATE.O")
     assert origin_info(js, "S")[0]["error"]["err_code"] == 10045
 
 
