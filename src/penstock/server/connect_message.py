@@ -1,7 +1,8 @@
 """CONNECT: the client's options and credentials.
 
 Defaults apply until the first CONNECT. A later CONNECT changes only the fields it contains. Null counts as
-absent, unknown fields are ignored, and a field of the wrong type is a protocol violation.
+absent, unknown fields are ignored, and a field of the wrong type is a protocol violation. Names match in any
+case, and the last of several wins, as in the official server.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from penstock.errors import ProtocolError
+from penstock.protocol.api.base import folded
 
 
 class ConnectMessage(Struct, frozen=True, kw_only=True):
@@ -70,9 +72,10 @@ def parse_connect(payload: bytes, before: ConnectMessage) -> ConnectMessage:
         ProtocolError: not a JSON object or null (null changes nothing), or a field of the wrong type.
     """
     try:
-        found = msgspec.json.decode(payload, type=dict[str, msgspec.Raw] | None) or {}
+        members = msgspec.json.decode(payload, type=dict[str, msgspec.Raw] | None) or {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"CONNECT with bad JSON: {error}") from error
+    found = {folded(name): value for name, value in members.items()}
     changes: dict[str, Any] = {}
     for field, kind in _TYPES.items():
         wire_name = _WIRE_NAMES.get(field, field)

@@ -22,6 +22,7 @@ VERBOSE = CONNECT.replace(b'"verbose":false', b'"verbose":true')
 PEDANTIC = CONNECT.replace(b'"pedantic":false', b'"pedantic":true')
 NO_ECHO = CONNECT.replace(b"}", b',"echo":false}')
 NO_HEADERS = b'CONNECT {"verbose":false,"pedantic":false}\r\n'
+OTHER_CASE = CONNECT.replace(b"}", b',"Echo":false,"VERBOSE":true,"verbo\xc5\xbfe":false}')
 NO_CONNECT = b""
 
 
@@ -122,6 +123,12 @@ STAYS = [
         any_order=True,  # the official server picks the group it serves first by chance
     ),
     Dialogue("without echo nothing comes back", b"SUB a 1\r\nPUB a 0\r\n\r\n", b"", connect=NO_ECHO),
+    Dialogue(
+        "names in CONNECT match in any case, and the last of several wins",
+        b"SUB a 1\r\nPUB a 0\r\n\r\n",
+        b"",
+        connect=OTHER_CASE,
+    ),
     Dialogue(
         "a request that nobody takes is answered with 503",
         b"SUB r.* 1\r\nPUB nobody r.1 1\r\nx\r\n",

@@ -102,6 +102,7 @@ REQUESTS: list[tuple[str, object]] = [
     ("SERVER.PING", None), ("SERVER.PING.IDZ", None), ("SERVER.PING.STATSZ", {"server_name": ""}),
     ("SERVER.PING.HEALTHZ", None), ("SERVER.<id>.VARZ", None), ("SERVER.<id>.SUBSZ", {"subscriptions": True}),
     ("SERVER.<id>.CONNZ", {"subscriptions": True, "auth": True}), ("SERVER.<id>.CONNZ", {"state": 2}),
+    ("SERVER.<id>.CONNZ", {"LIMIT": "x"}), ("SERVER.PING.CONNZ", {"Sort": "zz"}),
     ("SERVER.<id>.CONNZ", {"limit": "x"}), ("SERVER.<id>.CONNZ", {"sort": "zz"}),
     ("SERVER.<id>.JSZ", {"accounts": True}), ("SERVER.<id>.HEALTHZ", {"stream": "X"}),
     ("SERVER.<id>.ACCOUNTZ", None), ("SERVER.<id>.ACCOUNTZ", {"account": "nobody"}),

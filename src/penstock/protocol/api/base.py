@@ -194,10 +194,14 @@ def _renamed(raw: msgspec.Raw, shape: _Shape | None) -> msgspec.Raw:
         return msgspec.Raw(encode([_renamed(item, shape) for item in _items.decode(raw)]))
     members = {}
     for name, item in _members.decode(raw).items():
-        folded = name.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")  # has no capital
-        declared, inner = shape.get(folded, (name, None))
+        declared, inner = shape.get(folded(name), (name, None))
         members[declared] = _renamed(item, inner)
     return msgspec.Raw(encode(members))
+
+
+def folded(name: str) -> str:
+    """`name` in the case in which Go's decoder compares names of JSON members."""
+    return name.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")  # has no capital
 
 
 def unknown_field(value: Any, data: bytes) -> str | None:

@@ -29,6 +29,7 @@ from penstock import faults
 from penstock.errors import MisuseError
 from penstock.kernels.wire.sinks import Sink
 from penstock.net.reasons import CloseReason
+from penstock.protocol.api.base import with_declared_names
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
@@ -457,9 +458,15 @@ def describe_client(session: Session) -> Page:
 
 
 def decoded(payload: bytes, kind: type[Any]) -> Any:
-    """Decodes a body; an empty body gives the defaults. Raises msgspec.DecodeError (or ValidationError)."""
+    """Decodes a body; an empty body gives the defaults.
+
+    Names of members match in any case, as in the official server. Raises msgspec.DecodeError (or
+    ValidationError).
+    """
+    if not payload.strip():
+        return kind()
     try:
-        return msgspec.json.decode(payload, type=kind) if payload.strip() else kind()
+        return msgspec.json.decode(with_declared_names(kind, payload), type=kind)
     except RecursionError:
         raise msgspec.DecodeError("exceeded max depth") from None
     except UnicodeDecodeError as error:
