@@ -1,4 +1,5 @@
-"""The simulation from a shell: `python -m penstock.testing.sim --seed 7`, or `--seeds 1000`; see --help."""
+"""Command line of the simulation: `python -m penstock.testing.sim --seed 7`, or `--seeds 1000`; see
+--help."""
 
 from __future__ import annotations
 
@@ -19,21 +20,21 @@ CHUNK = 20
 
 
 class Chunk(NamedTuple):
-    """What some seeds came to: their work, and those that failed (without their logs)."""
+    """The results of a range of seeds: their work, and the failed ones (without logs)."""
 
     work: list[Work]
     failed: list[SeedOutcome]
 
 
 def run_chunk(first: int, last: int) -> Chunk:
-    """Runs seeds."""
+    """Runs a range of seeds."""
     outcomes = [run_seed(seed) for seed in range(first, last)]
     failed = [one._replace(events=[], failure=None, digest=one.summary) for one in outcomes if one.failure]
     return Chunk([one.work for one in outcomes], failed)
 
 
 def run_one(seed: int, console: Console) -> int:
-    """Replays a seed with its event log; shrinks it when it fails."""
+    """Replays a seed with its event log; shrinks it if it fails."""
     outcome = run_seed(seed)
     for event in outcome.events:
         style = "bold" if event.startswith("[") else "red" if event.startswith("FAILED") else None
@@ -51,7 +52,7 @@ def run_one(seed: int, console: Console) -> int:
 
 
 def tell_shrunk(outcome: SeedOutcome, console: Console) -> None:
-    """The same failure with fewer steps."""
+    """Prints the same failure with fewer steps."""
     smaller, skipped = shrink(outcome)
     console.print(f"the same with {len(skipped)} steps left out:", style="bold")
     for event in smaller.events:
@@ -59,7 +60,7 @@ def tell_shrunk(outcome: SeedOutcome, console: Console) -> None:
 
 
 def run_many(first: int, count: int, jobs: int, console: Console) -> int:
-    """Runs seeds on all cores; prints the work per seed, the failing ones, and the first of them shrunk."""
+    """Runs seeds on all cores; prints the work per seed, the failed seeds, and the first of them shrunk."""
     console.print(f"{count} seeds from {first}", highlight=False)
     began = time.monotonic()
     work: list[Work] = []

@@ -1,9 +1,9 @@
-"""What must be true of atomic batches: all of one is stored, one message behind the other, or nothing.
+"""Checks atomic batches: all messages of a batch are stored contiguously, or none.
 
-The record follows what was sent (losses, repetitions and wrong orders included) the way the specification
-says a server does, and knows of each message what it must be answered with. Whether a batch that may be
-refused was, the log and the answers tell; that it is never there in part is checked after every tick and
-after every crash, and of what a client reads while batches are under way.
+The model follows what was sent (with losses, repetitions and reordering) as the specification prescribes, and
+knows the correct response to each message. Whether a batch that may be rejected was rejected follows from the
+log and the responses. That no batch is stored in part is checked after every tick and crash, and on what a
+client reads while batches are in flight.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
 from penstock.testing.sim.violation import Violation, require
 
 TIMEOUT_NS = 10_000_000_000
-MESSAGES_MAX = 12  # of a batch; what the simulated server is configured with
+MESSAGES_MAX = 12  # of a batch; also the limit in the simulated server's configuration
 
 
 class AtomicArrival(NamedTuple):
-    """A message on its way. publish: None for an end without message. commit: "", "1" or "eob"."""
+    """A message in flight. publish: None for an end without a message. commit: "", "1" or "eob"."""
 
     batch: AtomicBatchModel
     seq: int
     publish: SimPublish | None
     commit: str
     size: int  # bytes of header and payload
-    answer: int  # number of the inbox that waits for the answer; 0: none
+    answer: int  # number of the inbox for the response; 0: none
 
 
 class Applied(NamedTuple):
-    """An arrival that the server applied at `now` (ns). refusing: it refused all publishes to the stream.
+    """An arrival that the server applied at `now` (ns). refusing: it rejected all publishes to the stream.
 
-    A tick that waits for the disk spans several of the server's, and the disk may fail in some of them.
+    A simulated tick that waits for the disk spans several of the server's, and the disk may fail in some of
+    them.
     """
 
     arrival: AtomicArrival
@@ -43,7 +44,7 @@ class Applied(NamedTuple):
 
 
 class AtomicBatchModel:
-    """One batch, as its publisher and as a server without faults sees it."""
+    """One batch, as its publisher and as a server without faults see it."""
 
     def __init__(self, number: int, record: StreamRecord) -> None:
         self.id = f"atomic{number}"
@@ -52,16 +53,16 @@ class AtomicBatchModel:
         self.is_open = False  # on the server
         self.staged: list[SimPublish] = []
         self.heard = 0
-        self.uncertain = False  # the disk failed meanwhile: its publisher gives it up
+        self.uncertain = False  # the disk failed meanwhile: its publisher abandons it
 
     def expire(self, now: int) -> None:
         if self.is_open and self.heard + TIMEOUT_NS <= now:
             self.is_open = False
 
     def take(self, arrival: AtomicArrival, now: int) -> str:
-        """What a message comes to: "staged", "refused" or "commit" (of all that is staged)."""
+        """The expected result of a message: "staged", "refused" or "commit" (of everything staged)."""
         if 0 <= self.record.config.max_msg_size < arrival.size and not self.record.limits_changed:
-            return "refused"  # before anybody asks what batch it is of
+            return "refused"  # checked before the batch is known
         self.expire(now)
         if not self.is_open:
             self.staged = []
@@ -85,20 +86,20 @@ class AtomicRecord:
 
     def __init__(self, record: StreamRecord) -> None:
         self._record = record
-        self.batches: list[AtomicBatchModel] = []  # which their publishers have not ended
-        self.arrivals: list[AtomicArrival] = []  # which the server has not applied
+        self.batches: list[AtomicBatchModel] = []  # not ended by their publishers
+        self.arrivals: list[AtomicArrival] = []  # not yet applied by the server
         self._applied: list[Applied] = []  # since the last tick
         self.answers: dict[int, bytes] = {}
-        self._whole: list[list[SimPublish]] = []  # batches that were stored, while something of them is there
-        self._reads: list[set[int]] = []  # tags, one set for each time somebody read everything
+        self._whole: list[list[SimPublish]] = []  # stored batches of which some message is left
+        self._reads: list[set[int]] = []  # tags, one set per read of the whole stream
 
     def applied(self, now: int, *, refusing: bool) -> None:
-        """The server applied what arrived. refusing: it refused every publish to the stream."""
+        """Records that the server applied all arrivals. refusing: it rejected every publish to the stream."""
         self._applied += [Applied(arrival, now, refusing) for arrival in self.arrivals]
         self.arrivals.clear()
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
-        """The tick is over: everything that arrived was decided and answered."""
+        """Checks a tick: everything that arrived was decided and got its response."""
         record = self._record
         require(not self.arrivals, "progress", f"{record.name}: {self.arrivals} were not applied")
         applied, self._applied = self._applied, []
@@ -146,7 +147,7 @@ class AtomicRecord:
         *,
         stored: bool,
     ) -> bool:
-        """Was it said to be stored?"""
+        """Checks a response. Returns whether it reports the batch as stored."""
         batch, record = arrival.batch, self._record
         where = f"{batch.id} {arrival.seq}, {came_to}"
         if answer is None:
@@ -171,7 +172,7 @@ class AtomicRecord:
     # --- is it whole?
 
     def _is_stored(self, batch: list[SimPublish]) -> bool:
-        """Is a batch in the log? Raises Violation when it is there in part."""
+        """Whether a batch is in the log. Raises Violation when only a part is."""
         return self._check_whole(batch, self._record.seq_of, self._record.live)
 
     def _check_whole(
@@ -199,7 +200,7 @@ class AtomicRecord:
     def _left_at_once(
         self, batch: list[SimPublish], present: set[int], live: dict[int, Held] | None = None
     ) -> bool:
-        """May the messages of a batch that are not there have gone in the tick in which they were stored?"""
+        """Whether the missing messages of a batch may have been removed in the tick that stored them."""
         record, config = self._record, self._record.config
         live = record.live if live is None else live
         if config.retention is not RetentionPolicy.LIMITS or record.limits_changed or record.asked:
@@ -221,7 +222,7 @@ class AtomicRecord:
         return True
 
     def _check_nothing_else(self, arrivals: list[AtomicArrival], committed: list[list[SimPublish]]) -> None:
-        """Nothing of a batch that was not committed is stored."""
+        """Checks that no message of an uncommitted batch is stored."""
         whole = {one.tag for batch in committed for one in batch}
         for batch in dict.fromkeys(arrival.batch for arrival in arrivals):
             for seq, one in enumerate(batch.sent, 1):
@@ -234,7 +235,7 @@ class AtomicRecord:
     # --- reads
 
     def was_read(self, tags: set[int]) -> None:
-        """Somebody got everything there is, all at once."""
+        """Checks a read of the whole stream: it has all messages of a batch or none."""
         self._reads.append(tags)
 
     def _check_reads(self) -> None:
@@ -246,7 +247,7 @@ class AtomicRecord:
                 if missing and len(missing) < len([one for one in batch if seq_of.get(one.tag) in live]):
                     raise Violation("atomic", f"{self._record.name}: {missing[0].tag} was missing in a read")
             unknown = tags - seq_of.keys() - set(self._record.ever.values()) - {0}
-            unknown -= self._record.published.keys()  # those may have come and gone within the tick
+            unknown -= self._record.published.keys()  # those may have been stored and removed within the tick
             require(
                 not unknown or self._record.copies is not None,
                 "atomic",
@@ -256,7 +257,7 @@ class AtomicRecord:
     # --- crashes
 
     def judge(self, found: dict[int, Held], now: int, *, power: bool) -> None:
-        """After a crash, before the stream's record takes over what was found."""
+        """Checks the recovered messages after a crash, before the stream's record adopts them."""
         seq_of = {held.tag: seq for seq, held in found.items() if held.tag}
         live = self._record.live
         for batch in self._whole:
@@ -271,7 +272,7 @@ class AtomicRecord:
         for arrival, at, refusing in self._applied:
             if not refusing and arrival.batch.take(arrival, at) == "commit":
                 batch = list(arrival.batch.staged)
-                # A message whose time is over by now may have been stored and have gone at the start.
+                # A message that has expired since may have been stored, and removed at the start.
                 expired = [one for one in batch if 0 < one.ttl_ns <= now - at and one.tag not in seq_of]
                 if self._check_whole(batch, seq_of, found, expired):
                     committed.append(batch)
@@ -286,9 +287,9 @@ class AtomicRecord:
                     raise Violation("atomic", f"{batch.id}: {one.tag} came back, and was not committed")
 
     def crashed(self, *, damaged: bool) -> None:
-        """The server knows nothing of open batches any more; their publishers don't know that.
+        """Forgets the server's open batches after a crash; their publishers continue.
 
-        damaged: bits of the stream's files were flipped, so that what is there may be less than whole.
+        damaged: bits of the stream's files were flipped, so stored batches may be incomplete.
         """
         if damaged:
             self._whole.clear()

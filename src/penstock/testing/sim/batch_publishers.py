@@ -1,6 +1,5 @@
-"""The publishers' side of batches, atomic and fast, of all streams; atomic_checks.py and fast_checks.py say
-what must be
-true of them."""
+"""The publishers of atomic and fast batches of all streams; atomic_checks.py and fast_checks.py check
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class StreamBatches:
 
 
 class BatchBook:
-    """The batches of all streams, and where their answers go."""
+    """The batches of all streams, and the inboxes for their responses."""
 
     def __init__(self) -> None:
         self._streams: dict[str, StreamBatches] = {}
@@ -33,7 +32,7 @@ class BatchBook:
         self._died_at = 0  # ns
 
     def of(self, record: StreamRecord) -> StreamBatches:
-        """Those of a stream; none of them was begun before it was created."""
+        """The batches of a stream; none was started before the stream was created."""
         known = self._streams.get(record.name)
         if known is None or known.record is not record:
             known = self._streams[record.name] = StreamBatches(record)
@@ -51,7 +50,7 @@ class BatchBook:
         return batch
 
     def new_inbox(self, record: StreamRecord) -> int:
-        """The number of an inbox for one answer about an atomic batch."""
+        """The number of a new inbox for one response about an atomic batch."""
         number = next(self._numbers)
         self._inboxes[number] = self.of(record).atomic
         return number
@@ -59,34 +58,34 @@ class BatchBook:
     # --- what the world does
 
     def applied(self, record: StreamRecord, now: int, *, refusing: bool) -> None:
-        """The server applied what arrived for a stream, or refused all of it."""
+        """Records that the server applied a stream's arrivals, or rejected all of them."""
         batches = self._streams.get(record.name)
         if batches is not None and batches.record is record:
             batches.atomic.applied(now, refusing=refusing)
             batches.fast.applied()
 
     def end_tick(self, record: StreamRecord, now: int, *, faulty: bool) -> None:
-        """A stream's tick is over, and its record has looked at the log."""
+        """Checks a stream after its tick, when its record has looked at the log."""
         batches = self._streams.get(record.name)
         if batches is not None and batches.record is record:
             batches.atomic.end_tick(now, faulty=faulty)
             batches.fast.end_tick(now, faulty=faulty)
 
     def died(self, now: int) -> None:
-        """The server dies. It may have applied everything by now: time goes by before it starts again."""
+        """Records a crash. The server may have applied everything by now: time passes before it restarts."""
         self._died_at = now
         for batches in self._streams.values():
             batches.atomic.applied(now, refusing=False)
 
     def judge(self, record: StreamRecord, found: dict[int, Held], now: int, *, power: bool) -> None:
-        """After a crash, before the record takes over what was found."""
+        """Checks the recovered messages, before the record adopts them."""
         batches = self._streams.get(record.name)
         if batches is not None and batches.record is record:
             batches.atomic.judge(found, now, power=power)
             batches.fast.judge(found, self._died_at, power=power)
 
     def crashed(self, *, damaged: bool) -> None:
-        """Nobody waits for answers any more. damaged: bits of the files were flipped."""
+        """Drops pending responses after a crash. damaged: bits of the files were flipped."""
         self._inboxes.clear()
         for batches in self._streams.values():
             batches.atomic.crashed(damaged=damaged)

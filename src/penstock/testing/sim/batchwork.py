@@ -1,5 +1,5 @@
-"""What publishers of batches do: messages that get lost, come twice or overtake one another, ends of all
-kinds, pauses, and going on after a crash as if nothing had happened."""
+"""Actions of batch publishers: messages that are lost, repeated or reordered, all kinds of ends, pauses, and
+publishers that continue after a crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def any_stream_with(world: Simulator, random: Random, feature: str) -> StreamRecord | None:
-    """One of the streams whose configuration has the feature."""
+    """A random stream whose configuration has the feature, or None."""
     names = [name for name in sorted(world.streams) if getattr(world.streams[name].config, feature)]
     return world.streams[random.choice(names)] if names else None
 
@@ -38,7 +38,7 @@ def new_publish(world: Simulator, record: StreamRecord, token: str) -> SimPublis
 
 
 def extra_headers(one: SimPublish, record: StreamRecord, random: Random) -> list[tuple[str, str]]:
-    """Headers that act, of a few messages; of counters an increment."""
+    """Headers with effects on the publish, for some messages; for counters an increment."""
     kind = random.random()
     if record.config.allow_msg_counter and random.random() < 0.98:
         one.increment = random.choice(INCREMENTS)
@@ -65,20 +65,20 @@ def extra_headers(one: SimPublish, record: StreamRecord, random: Random) -> list
 
 
 def payload_of(one: SimPublish, random: Random) -> bytes:
-    """Begins with the number of the publish; an increment has none."""
+    """Starts with the number of the publish; an increment has none."""
     size = random.choice(SIZES)
     return b"" if one.increment else b"%08d" % one.tag + b"." * size
 
 
 def counts_in_batch(record: StreamRecord) -> bool:
-    """Does the stream hold counters? Then it is told that sums come without acks in this tick."""
+    """Whether the stream has counters. If so, tells its checks that this tick has sums without acks."""
     if record.config.allow_msg_counter:
         feature(record, Counters).has_batches = True
     return record.config.allow_msg_counter
 
 
 def on_the_way(messages: list[T], random: Random, *, first: bool) -> list[T]:
-    """What arrives of a few messages. first: the first of them may come twice or late as well."""
+    """The messages that arrive, of a few sent. first: the first one may be repeated or delayed too."""
     arriving = list(messages)
     if random.random() < FAULT_RATE and arriving:
         del arriving[random.randrange(len(arriving))]
@@ -95,12 +95,12 @@ def on_the_way(messages: list[T], random: Random, *, first: bool) -> list[T]:
 
 
 def publish_atomic(world: Simulator, random: Random) -> None:
-    """Begins an atomic batch, or goes on with one, perhaps to its end."""
+    """Starts an atomic batch, or continues one, perhaps to its end."""
     record = any_stream_with(world, random, "allow_atomic")
     if record is None:
         return
     book = world.batches.of(record).atomic
-    # Few go on with what the server refused or forgot.
+    # Few publishers continue a batch that the server rejected or forgot.
     book.batches = [
         one for one in book.batches if not one.uncertain and (one.is_open or random.random() < 0.3)
     ]
@@ -129,9 +129,9 @@ def _atomic_message(world: Simulator, batch: AtomicBatchModel, random: Random) -
     batch.sent.append(one)
     seq = len(batch.sent)
     pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
-    if counts_in_batch(batch.record) or random.random() < 0.4:  # one that is refused refuses all of them
+    if counts_in_batch(batch.record) or random.random() < 0.4:  # a rejected one rejects the whole batch
         pairs += extra_headers(one, batch.record, random)
-    one.plain &= not one.msg_id  # an id that is known, or twice in the batch, refuses all of it
+    one.plain &= not one.msg_id  # a known or repeated id rejects the whole batch
     payload = payload_of(one, random)
     return atomic_checks.AtomicArrival(batch, seq, one, "", 0, 0), pairs, payload
 
@@ -167,7 +167,7 @@ def _send_atomic(
 
 
 def read_everything(world: Simulator, record: StreamRecord) -> None:
-    """A direct get of all there is, while publishes wait: of a batch it gets all or nothing."""
+    """A direct get of the whole stream while publishes wait: returns all of a batch or nothing."""
     if not record.config.allow_direct:
         return
     subject = f"$JS.API.DIRECT.GET.{record.name}".encode()
@@ -181,7 +181,7 @@ def read_everything(world: Simulator, record: StreamRecord) -> None:
 
 
 def publish_fast(world: Simulator, random: Random) -> None:
-    """Begins a fast batch, or goes on with one, perhaps to its end."""
+    """Starts a fast batch, or continues one, perhaps to its end."""
     record = any_stream_with(world, random, "allow_batched")
     if record is None:
         return
@@ -204,7 +204,7 @@ def publish_fast(world: Simulator, random: Random) -> None:
     elif how < 0.45:
         messages.append((fast_checks.FastArrival(batch, len(batch.sent), Operation.PING, None), b"", b""))
     if how < 0.3 and (len(batch.sent) == 1 or random.random() < 0.7):
-        fast.batches.remove(batch)  # else its publisher may ask again
+        fast.batches.remove(batch)  # else its publisher may ping for the final ack
     single = len(messages) == 1 and begins
     arriving = messages if single else on_the_way(messages, random, first=not begins)
     for arrival, header, payload in arriving:

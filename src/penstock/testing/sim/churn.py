@@ -1,7 +1,7 @@
-"""A day of consumers that come and go, in simulated time: memory must stay where it was.
+"""Creates and expires ephemeral consumers in simulated time, and checks that memory does not grow.
 
-Each round makes a hundred ephemeral consumers on a stream, half of them on disk and half in memory, half of
-them pulled and half pushed to, and lets their inactive threshold pass.
+Each round creates a hundred ephemeral consumers on a stream, half on disk and half in memory, half pull and
+half push, and lets their inactive threshold pass.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.testing.sim.simulator import SECOND_NS, Simulator
 from penstock.testing.sim.stream_checks import SimPublish
 
 ROUND = 100
-GROWTH_MAX = 8 << 20  # bytes; allocators keep some, a leak of ten bytes a consumer would show in a million
+GROWTH_MAX = 8 << 20  # bytes; allocators keep some; a leak of ten bytes per consumer shows in a million
 
 
 class Churn(NamedTuple):
-    """What a churn run ended with. Sizes in bytes, `files` on the simulated disk."""
+    """The result of a churn run. Sizes in bytes, `files` on the simulated disk."""
 
     consumers: int
     simulated_s: int
@@ -37,7 +37,7 @@ class Churn(NamedTuple):
 
 
 def churn(consumers: int, *, tell: Callable[[str], object]) -> Churn:
-    """Makes and expires that many; memory is measured after the first tenth and at the end."""
+    """Creates and expires consumers; measures memory after the first tenth and at the end."""
     lines: list[str] = []
     world = Simulator(Random(1), lines.append, always=False, block_size=100_000)
     world.api("STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"], "max_msgs": 100}, ("create", "A"))
@@ -73,7 +73,7 @@ def _round(world: Simulator, number: int) -> None:
             world.pull("A", name, {"batch": 1, "no_wait": True})
             world.tick()
     world.pass_time(80 * SECOND_NS)
-    # Of the simulation itself, not of the server.
+    # The simulation's own, not the server's.
     world.disk.root.sync_all()
     record.forget_the_past()
 

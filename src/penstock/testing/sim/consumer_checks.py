@@ -1,12 +1,11 @@
-"""What must be true of a consumer, seen by those it delivers to.
+"""Checks a consumer as its clients see it.
 
-- Deliveries are numbered without holes; new messages come in the order of the stream; a message says how
-  often it came; what is delivered is in the stream and matches the filters.
-- What was acked isn't delivered again: after a killed process when the ack's tick was over, after power loss
-  when it was confirmed (with sync always).
-- Where keys have their turns, one message of each is in flight, and those of one come in order.
-- The ack floor doesn't go back, what is pending was delivered and not acked, num_pending is what a count
-  finds.
+- Deliveries have contiguous consumer sequences, new messages are in the order of the stream, and the delivery
+  count is right; delivered messages are in the stream and match the filters.
+- Acked messages are not redelivered: after a killed process if the ack's tick ended, after a power failure if
+  it was confirmed (with sync always).
+- With key-shared delivery, one message per key is in flight, and those of a key are in order.
+- The ack floor never decreases, pending messages were delivered and not acked, and num_pending is correct.
 """
 
 from __future__ import annotations
@@ -23,36 +22,36 @@ from penstock.testing.sim.violation import Violation, require
 
 
 def pending_of(consumer: ConsumerReplica) -> dict[int, int]:
-    """Deliveries by sequence of what is in flight; what is parked was not delivered yet."""
+    """Deliveries by sequence of messages in flight; parked ones were not delivered yet."""
     return {seq: times for seq, _, _, times in consumer.state.pending() if times}
 
 
 class ConsumerRecord:
-    """One consumer. `config` is what the server answered with."""
+    """One consumer. `config` is the configuration in the server's response."""
 
     def __init__(self, stream: str, name: str, config: dict[str, Any], created: int) -> None:
         self.stream = stream
         self.name = name
         self.created = created
-        self.delivered: dict[int, int] = {}  # deliveries by sequence, of what isn't settled
-        self.outstanding: list[tuple[str, int]] = []  # (ack subject, sequence) that a client may still answer
-        self.sent: dict[int, str] = {}  # acks that the server may not have written yet
+        self.delivered: dict[int, int] = {}  # deliveries by sequence, of unacked messages
+        self.outstanding: list[tuple[str, int]] = []  # (ack subject, sequence) that a client may still ack
+        self.sent: dict[int, str] = {}  # acks that may not be written yet
         self.settled: set[int] = set()
         self.confirmed: set[int] = set()
         self.consumer_seq = self.durable_seq = 0
-        self.recovered = 0  # up to there it is what the server said after a crash that was delivered
-        self.resume = 0  # last_per_subject: what it began with ends there, and is `firsts`
+        self.recovered = 0  # the last sequence delivered, as recovered after a crash
+        self.resume = 0  # last_per_subject: end of the initial messages, which are in `firsts`
         self.firsts: set[int] = set()
-        self.came: set[int] = set()  # everything that was ever delivered
-        self.passed: set[int] = set()  # what it passed because it was removed, and power loss brought back
-        self.twice_in_flight: set[int] = set()  # power loss took back the turn of its key
-        self.given_up: set[int] = set()  # what may have become a dead letter
-        self.exhausted: set[int] = set()  # it came as often as it might, before an update allowed more
-        self.termed: set[int] = set()  # ... and must have, since what ended it was written
-        self.moved: set[int] = set()  # ... and has, as a letter that is stored
-        self.acked_late: set[int] = set()  # ... but was acked after all
-        self.was_removed = False  # and the disk kept it: what it did before is not known
-        self.rewired = False  # other filters or keys than it began with
+        self.came: set[int] = set()  # all sequences ever delivered
+        self.passed: set[int] = set()  # skipped because they were removed; restored by a power failure
+        self.twice_in_flight: set[int] = set()  # a power failure revoked the order of their key
+        self.given_up: set[int] = set()  # may be dead letters
+        self.exhausted: set[int] = set()  # delivered max_deliver times, before an update raised it
+        self.termed: set[int] = set()  # ... and must be, since the decision was written
+        self.moved: set[int] = set()  # ... and are, with a stored dead letter
+        self.acked_late: set[int] = set()  # ... but were acked after all
+        self.was_removed = False  # removed while the disk kept its files: its earlier history is unknown
+        self.rewired = False  # filters or keys were updated
         self.start = 1
         self.newest = 0
         self.floor = self.kept_floor = 0
@@ -79,8 +78,8 @@ class ConsumerRecord:
         self.may_vanish = bool(config.get("inactive_threshold")) or not config.get("durable_name")
 
     def update(self, config: dict[str, Any], consumer: ConsumerReplica, record: StreamRecord) -> None:
-        """It has another configuration. What came as often as the one before allowed is pending no more, and
-        does not come again where this one allows more. Other filters have other last messages."""
+        """Applies another configuration. Messages that reached the previous max_deliver are no longer
+        pending, and are not redelivered under a higher one. Other filters have other last messages."""
         pending = pending_of(consumer)
         self.exhausted |= {
             seq for seq, times in self.delivered.items() if self._is_last(seq, times) and seq not in pending
@@ -92,7 +91,7 @@ class ConsumerRecord:
             self.firsts |= firsts
 
     def _is_last(self, seq: int, times: int) -> bool:
-        """Did it come as often as it may?"""
+        """Whether it reached max_deliver."""
         return 0 < self.max_deliver <= times or seq in self.exhausted
 
     @property
@@ -100,29 +99,29 @@ class ConsumerRecord:
         return self.stream, self.name
 
     def key_of(self, subject: str) -> str:
-        """The token that messages are told apart by."""
+        """The message's key for key-shared delivery."""
         return subject.split(".")[self.key_token - 1]
 
     def wants(self, subject: str) -> bool:
-        """Do its filters take the subject?"""
+        """Whether its filters match the subject."""
         return not self.filters or any(matches(one, subject) for one in self.filters)
 
     def is_done_with(self, held: Held) -> bool:
-        """Did it get its ack, or will it never be delivered?"""
+        """Whether it was acked, or will never be delivered."""
         if held.seq < self.start or not self.wants(held.subject):
             return True
         if held.seq <= self.resume and held.seq not in self.firsts:
-            return True  # it begins with the last of each subject
+            return True  # the initial messages are the last of each subject
         if self.policy == "none" and held.seq <= self.newest:
-            return True  # to deliver is all it has to do
-        # (What is parked is pending, so that it is not among what was passed.)
+            return True  # without acks, delivery is enough
+        # (Parked messages are pending, so they were not skipped.)
         parked = self.key_token and held.seq not in self.came and held.seq not in self.passed
         if held.seq <= self.recovered and held.seq not in self.delivered and not parked:
-            return True  # an ack that the crash interrupted had arrived
+            return True  # the ack that the crash interrupted had arrived
         return held.seq in self.settled or held.seq in self.sent or held.seq in self.moved
 
     def may_let_go(self, held: Held) -> bool:
-        """May a message leave its work queue? It got its ack, whatever the filters have become, or it will
+        """Whether a message may leave its work queue: it was acked, whatever the filters are now, or will
         never be delivered."""
         is_acked = self.policy == "explicit" and (held.seq in self.settled or held.seq in self.sent)
         return is_acked or held.seq in self.moved or (self.wants(held.subject) and self.is_done_with(held))
@@ -130,7 +129,7 @@ class ConsumerRecord:
     # --- what comes and goes
 
     def deliver(self, about: AckSubject, reply: str, payload: bytes, record: StreamRecord) -> None:
-        """A message arrived."""
+        """Checks a delivery."""
         seq = about.stream_seq
         where = f"{self.stream} > {self.name}: {seq}"
         held = record.live.get(seq)
@@ -138,8 +137,8 @@ class ConsumerRecord:
             raise Violation("delivered", f"{where} is not in the stream")
         if not self.config.get("headers_only"):
             require(payload == held.payload, "delivered", f"{where} came as {payload!r}, is {held}")
-        # What is pending comes again, whatever the filters have become.
-        # So does what was parked when they changed.
+        # Pending messages are redelivered whatever the filters are now, and so are messages that were parked
+        # when they changed.
         wanted = seq in self.delivered or self.wants(held.subject) or (self.had_keys and self.rewired)
         require(wanted, "delivered", f"{where}: {held.subject} is not of {self.filters}")
         if seq in self.confirmed or seq in self.settled:
@@ -161,7 +160,7 @@ class ConsumerRecord:
             if seq <= self.newest and not self.had_keys:
                 raise Violation("order", f"{where} came after {self.newest}")
             self.newest = seq
-            # The subject of a message that was lost is not known: it is counted until the next start.
+            # The subject of a lost message is unknown: it is counted until the next start.
             exact = self.simple_start and not self.had_keys and not record.damaged and not record.lost
             if exact and self.count_behind(record, seq) != about.pending:
                 found = self.count_behind(record, seq)
@@ -173,7 +172,7 @@ class ConsumerRecord:
             self.outstanding.append((reply, seq))
 
     def _check_turn(self, held: Held, times: int, record: StreamRecord) -> None:
-        """Keys have their turns: one message of each in flight, in the order of the stream."""
+        """Checks key-shared delivery: one message per key in flight, in the order of the stream."""
         key = self.key_of(held.subject)
         where = f"{self.stream} > {self.name}: {held.seq} of key {key}"
         for seq, before in self.delivered.items():
@@ -181,7 +180,7 @@ class ConsumerRecord:
             if other is None or seq == held.seq or self.key_of(other.subject) != key:
                 continue
             if self.rewired and times > 1:
-                continue  # both were in flight when keys began to matter
+                continue  # both were in flight when the key was configured
             if times > 1 and {seq, held.seq} & self.twice_in_flight:
                 continue
             if seq not in self.sent and not self._is_last(seq, before):
@@ -194,15 +193,15 @@ class ConsumerRecord:
                 raise Violation("order of a key", f"{where} came before {seq}")
 
     def count_behind(self, record: StreamRecord, seq: int) -> int:
-        """Messages it takes behind a sequence."""
+        """The number of matching messages after a sequence."""
         return sum(1 for held in record.live.values() if held.seq > seq and self.wants(held.subject))
 
     def ack(self, seq: int, how: str) -> list[int]:
-        """An ack that settles was sent; returns the sequences it is about."""
+        """Records an ack that was sent; returns the sequences it acks."""
         seqs = [one for one in self.delivered if one <= seq] if self.policy == "all" else [seq]
         for one in seqs:
             if one not in self.settled:
-                self.sent.setdefault(one, how)  # of several answers the first one counts
+                self.sent.setdefault(one, how)  # of several acks the first one counts
         if how == "+TER":
             self.given_up.update(seqs)
         else:
@@ -210,12 +209,13 @@ class ConsumerRecord:
         return seqs
 
     def confirm(self, seqs: list[int]) -> None:
-        """The server confirmed an ack."""
+        """Records a confirmation by the server."""
         self.confirmed.update(seqs)
         self._settle(seqs)
 
     def wrote(self, *, stream_too: bool) -> None:
-        """The tick is over and what it changed is written. stream_too: what went from the stream as well."""
+        """Records that a tick ended and its changes are written. stream_too: also removals from the
+        stream."""
         if self.dead_letter:
             self.termed.update(seq for seq, how in self.sent.items() if how == "+TER")
         self._settle(list(self.sent))
@@ -225,7 +225,7 @@ class ConsumerRecord:
             self.kept_floor = self.floor
 
     def starts_with_lasts(self, resume: int, record: StreamRecord) -> None:
-        """last_per_subject: it delivers the last message of each subject up to `resume` first."""
+        """Sets the initial messages of last_per_subject: the last of each subject up to `resume`."""
         self.resume = resume
         lasts = {
             held.subject: seq
@@ -242,7 +242,7 @@ class ConsumerRecord:
     # --- looking at the server's side
 
     def check(self, consumer: ConsumerReplica, record: StreamRecord, info: dict[str, Any]) -> None:
-        """Holds CONSUMER.INFO and the ack state against what is known. Between ticks."""
+        """Compares CONSUMER.INFO and the ack state with the model, between ticks."""
         where = f"{self.stream} > {self.name}"
         state = consumer.state
         floor = info["ack_floor"]["stream_seq"]
@@ -272,7 +272,7 @@ class ConsumerRecord:
         )  # fmt: skip
 
     def judge(self, consumer: ConsumerReplica, record: StreamRecord, *, power: bool, always: bool) -> None:
-        """Holds what was recovered against what must have survived, and goes on from there."""
+        """Compares the recovered state with what must have survived, and adopts it."""
         where = f"{self.stream} > {self.name}"
         state = consumer.state
         if power:
@@ -281,7 +281,7 @@ class ConsumerRecord:
             self.termed.clear()
             self.floor = 0
         else:
-            self.floor = self.kept_floor  # what wasn't written is gone
+            self.floor = self.kept_floor  # what was not written is lost
             require(
                 self.durable_seq <= state.delivered_consumer <= self.consumer_seq or self.policy == "none",
                 "numbers",
@@ -290,7 +290,7 @@ class ConsumerRecord:
             )
         pending = {seq for seq, _, _, _ in state.pending()}
         if power:
-            # Its state may have come to the disk before the removals which it took into account.
+            # Its state may have been written before the removals that it reflects.
             back = (self.passed | record.came_back) - pending
             self.passed = {one for one in back if one <= state.delivered_stream}
             self.twice_in_flight = (self.twice_in_flight | record.came_back) & pending_of(consumer).keys()
@@ -312,7 +312,7 @@ class ConsumerRecord:
         self.adopt(consumer)
 
     def adopt(self, consumer: ConsumerReplica) -> None:
-        """What the server says is believed from here on."""
+        """Adopts the server's state."""
         state = consumer.state
         self.start = consumer.meta.start_seq
         self.delivered = pending_of(consumer)

@@ -1,14 +1,15 @@
-"""What must be true of copies: of a mirror, and of what comes into a stream from its sources.
+"""Checks copies: of a mirror, and of a stream with sources.
 
-- A copy is what its origin held, under the same sequence in a mirror; a source's are in the order of their
+- A copy equals its original, with the same sequence in a mirror; copies of a source are in the order of their
   origin, each once, also across crashes.
-- None is there before its original was written (with sync always: was on the disk), and none is passed over
-  that its origin still has.
-- What an origin that keeps only what is needed lets go was written by the target first (retention_model.py).
-- After quiet time nothing is missing.
+- No copy exists before its original is written (with sync always: synced), and none is skipped that its
+  origin still has.
+- An interest or work-queue origin removes a message only after the target has written its copy
+  (retention_model.py).
+- After a quiet period nothing is missing.
 
-Power loss without sync always may take back from an origin what its copies have: their sequences may then
-be others' on both sides.
+Without sync always, a power failure may remove originals that were copied: their sequences may then belong to
+other messages on either side.
 """
 
 from __future__ import annotations
@@ -37,48 +38,48 @@ if TYPE_CHECKING:
 
 _ROLLS_UP = re.compile(b"^(Nats-Rollup|Nats-Schedule-Next): ", re.MULTILINE)
 
-Position = tuple[int, str]  # the last sequence of an origin, and which incarnation of it
+Position = tuple[int, str]  # the last sequence of an origin, and its incarnation
 
 
 class Copies(Feature):
-    """Of one stream, while it mirrors another one or has sources."""
+    """The copies in one stream that has or had a mirror or sources."""
 
     def __init__(self, record: StreamRecord, world: Simulator) -> None:
         super().__init__(record)
         self._world = world
-        self._sources: dict[str, StreamSource] = {}  # every one it ever had
-        # An update may change the start of a source that nothing came from: then before its next restart
-        # either counts.
+        self._sources: dict[str, StreamSource] = {}  # all sources that it ever had
+        # An update may change the start of a source without copies: until its next restart either one is
+        # valid.
         self._other_starts: dict[str, list[StreamSource]] = {}
         self._upto: dict[str, Position] = {}  # the last of each that was seen in the log
-        self._before: dict[str, Position] = {}  # ... at the last look
-        self._came: set[tuple[str, int, str]] = set()  # everything that was: of which source, sequence, ident
-        self._written: dict[str, Position] = {}  # how far the server said it was when it wrote last
-        self._claimed: dict[str, Position] = {}  # ... and that lasts
-        self._rollups: list[Held] = []  # copies at the last look that take older messages away
+        self._before: dict[str, Position] = {}  # ... at the previous look
+        self._came: set[tuple[str, int, str]] = set()  # all copies ever: (source, sequence, ident)
+        self._written: dict[str, Position] = {}  # positions reported by the server at its last write
+        self._claimed: dict[str, Position] = {}  # ... that are durable
+        self._rollups: list[Held] = []  # copies at the previous look that remove older messages
         self._rollups_of_tick: list[Held] = []  # the same since the last tick
         self._tick_from = 0  # the last sequence before it
-        # Of each source, how far the server was with it at most when the stream ended at a sequence.
+        # Per source, the server's highest position when the stream ended at a sequence.
         self._stood: dict[str, dict[int, Position]] = {}
-        # Of each source that an update removed, the highest position that a note of the server may still have
-        # after power loss. What it has shows when an update adds the source again.
+        # Per removed source, the highest position that a record of the server may still have after a power
+        # failure. When an update adds the source again, the actual one shows.
         self._noted_at_most: dict[str, Position] = {}
-        self._taken: dict[str, int] = {}  # how far the server says it was with each source before it
-        self._may_be_ahead = False  # power loss without syncs
+        self._taken: dict[str, int] = {}  # positions that the server reported before it
+        self._may_be_ahead = False  # power failure without syncs
         self._last_seq = 0  # of the stream, at the last look
         self._ids_unseen: set[bytes] = set()  # message ids of copies that came and went between two looks
-        self._placed = 0  # a mirror was purged up to there, which its origin may not have come to
-        self._to_be_found: Mapping[int, Held] = {}  # what nothing had removed when a crash came
+        self._placed = 0  # a purge of the mirror up to here, beyond its origin's position
+        self._to_be_found: Mapping[int, Held] = {}  # messages that no removal had reached before the crash
         self.configure()
 
     # --- new messages
 
     def takes_in(self, held: Held) -> bool:
-        """Is it a copy?"""
+        """Whether it is a copy."""
         return self.record.config.mirror is not None or source_in(held) is not None
 
     def came(self, held: Held) -> None:
-        """A copy appeared in the log."""
+        """Checks a copy that appeared in the log."""
         if self.record.damaged:
             return
         mirror = self.record.config.mirror
@@ -142,7 +143,7 @@ class Copies(Feature):
         is_mirror = config.mirror is not None
         wanted = copied_header(source, original, ident, is_mirror=is_mirror)
         found = held.header
-        if config.subject_delete_marker_ttl:  # raises what is below it
+        if config.subject_delete_marker_ttl:  # raises lower TTLs
             wanted, found = (headers.without(one, headers.TTL) if one else one for one in (wanted, found))
         if is_mirror and held.ts < original.ts:
             return False
@@ -155,7 +156,7 @@ class Copies(Feature):
             raise Violation("ahead", f"{self.record.name} has {seq} of {name}, {written} was written")
 
     def note_rollups(self, found: Mapping[int, Held]) -> None:
-        """These copies were stored since the last look, or may have been."""
+        """Records copies that were, or may have been, stored since the last look."""
         config = self.record.config
         self._rollups = []
         if config.allow_rollup_hdrs and not config.deny_purge:
@@ -165,15 +166,15 @@ class Copies(Feature):
         self._rollups_of_tick += [held for held in self._rollups if held.seq > self._tick_from]
 
     def _hides(self) -> bool:
-        """May copies leave in the tick they came in for other reasons than a later roll-up? Limits and
-        requests take them away. An interest stream stores none that no consumer wants, but does what their
-        headers say, as the official server does."""
+        """Whether copies may be removed in the tick that stored them, other than by a later roll-up: by
+        limits and requests. An interest stream does not store messages without an interested consumer, but
+        applies their headers, as the official server does."""
         config = self.record.config
         limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
         return limited or config.retention is RetentionPolicy.INTEREST or bool(self.record.asked)
 
     def _fresh(self) -> Iterator[Held]:
-        """Copies of this tick, whether a look shows them or not."""
+        """Copies of this tick, visible in the log or not."""
         stream, config = self._world.engine.streams[self.record.name], self.record.config
         for source_state in stream.source_states:
             name, taken = source_state.source.name, self._taken.get(key_of(source_state.source), 0)
@@ -184,11 +185,11 @@ class Copies(Feature):
                         yield held._replace(seq=self.record.last_seq + 1, subject=subject)
 
     def rolls_up(self, held: Held) -> bool:
-        """Did a copy take an older message away?"""
+        """Whether a copy removed an older message."""
         return any(one.seq > held.seq and _takes_away(one, held.subject) for one in self._rollups)
 
     def rolled_up(self, subject: str) -> bool:
-        """May a copy have taken away a message of the subject that came in the same tick?"""
+        """Whether a copy may have removed a message of the subject that came in the same tick."""
         return any(_takes_away(one, subject) for one in self._rollups_of_tick)
 
     # --- nothing is passed over
@@ -209,7 +210,7 @@ class Copies(Feature):
         self._before = dict(self._upto)
 
     def _shows_everything(self) -> bool:
-        """Is every copy in the log when it is looked at, unless it was a duplicate?"""
+        """Whether every copy that is not a duplicate is visible in the log at the next look."""
         record, config = self.record, self.record.config
         limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
         limited = limited or config.max_age > 0 or config.retention is not RetentionPolicy.LIMITS
@@ -217,8 +218,8 @@ class Copies(Feature):
         return not (limited or requested or config.allow_rollup_hdrs or config.allow_msg_ttl)
 
     def _note_unseen(self, count: int) -> None:
-        """A request removed messages in the tick in which they were stored. count: how many no look saw.
-        Copies up to where the server says it is may be among them: they came, and may not come again."""
+        """Handles a request that removed messages in the tick that stored them. count: messages that no look
+        saw. Copies up to the server's position may be among them: they must not come again."""
         stream = self._world.engine.streams[self.record.name]
         for source_state in stream.source_states if count > 0 and not self._shows_everything() else ():
             key, ident = key_of(source_state.source), source_state.ident
@@ -234,7 +235,7 @@ class Copies(Feature):
                     self._ids_unseen.add(headers.value_of(held.header, headers.MSG_ID) or b"")
 
     def _note_purges(self) -> None:
-        """A purge up to a sequence ahead of a mirror moves it there, as on the official server."""
+        """A purge beyond a mirror's position moves it there, as on the official server."""
         for what, detail in self.record.asked:
             if what == "purge" and not detail[0]:
                 self._placed = max(self._placed, detail[1] - 1)
@@ -243,12 +244,12 @@ class Copies(Feature):
         source = self._sources[key]
         missing = [held for held in self._wanted(source, past, ident) if held.seq < upto]
         if source.opt_start_time and not past:
-            return  # a source that nothing came from yet begins with the last message there is
+            return  # a source without copies starts at the present last message
         if missing:
             raise Violation("gap", f"{self.record.name} has {upto} of {key}, and passed over {missing}")
 
     def _wanted(self, source: StreamSource, past: int, ident: str) -> list[Held]:
-        """What the origin has behind a sequence and the target has not, though it should."""
+        """What the origin has after a sequence and the target lacks."""
         record = self.record
         stream = self._world.engine.streams.get(source.name)
         origin = self._world.origins.find(source.name, ident or (stream.identity if stream else ""))
@@ -268,7 +269,7 @@ class Copies(Feature):
         return found
 
     def check_complete(self) -> None:
-        """Time enough went by, with a disk that is well."""
+        """Checks completeness, after enough time with a working disk."""
         stream = self._world.engine.streams[self.record.name]
         config = self.record.config
         for source_state, info in zip(stream.source_states, self._infos(stream), strict=True):
@@ -295,31 +296,31 @@ class Copies(Feature):
     # --- what is written
 
     def positions(self) -> dict[str, Position]:
-        """Where it stands, as the log shows."""
+        """The positions that the log shows."""
         return dict(self._upto)
 
     def wrote(self, stream: StreamReplica) -> None:
-        """Everything the stream holds is with the operating system, and with it what the server says it took.
+        """Records that everything in the stream is written, including the positions that the server reports.
 
-        Not later in the tick: what consumers remove while they deliver is written in the next one.
+        Called at the write: removals by deliveries are written in the next tick.
         """
         for source_state in stream.source_states:
             self._written[key_of(source_state.source)] = (source_state.seq, source_state.ident)
 
     def lasts(self) -> None:
-        """What was written lasts: with sync always it was synced."""
+        """Records that everything written is durable: with sync always it was synced."""
         self._claimed.update(self._written)
 
     def may_take(self, source_state: SourceState, held: Held) -> bool:
-        """Is a message of its origin one that it takes?"""
+        """Whether it takes a message of its origin."""
         return self._may_take(source_state.source, held)
 
     def has_kept(self, source_state: SourceState, held: Held) -> bool:
-        """Did it write its copy of a message, which it takes?"""
+        """Whether it has written its copy of a message that it takes."""
         return held.seq <= self._claimed.get(key_of(source_state.source), (0, ""))[0]
 
     def holds(self, held: Held) -> bool:
-        """Is a copy of this very message with the operating system?"""
+        """Whether a copy of this message is written."""
         return held.tag > 0 and any(one.tag == held.tag for one in self.record.kept.live.values())
 
     # --- crashes
@@ -337,15 +338,16 @@ class Copies(Feature):
             self._stood.setdefault(key_of(one.source), {})[stream.log.last_seq] = (one.seq, one.ident)
 
     def _still_known(self, kept: Mapping[str, Position], *, is_lossy: bool) -> dict[str, Position]:
-        """Sources that the server goes on with behind the copies which are left and those that had to last.
+        """Positions from which the server may continue, given the copies that are left and those that had to
+        survive.
 
-        The copies that say so may have gone since: they expired, made room, or a request removed them, and
-        the disk kept that though it failed before the answer. After a power loss without syncs, an origin
-        that lost its own end gives their sequences to other messages; the target does not take those, as on
-        the official server.
+        The copies that show them may be gone: they expired, were evicted by limits, or a request removed them
+        and the disk kept that although it failed before the response. After a power failure without syncs, an
+        origin that lost its end reuses the sequences; as on the official server, the target does not take
+        those messages.
 
-        The server may know no more than it did when the stream ended where it ends now. Unless such a power
-        loss took them, it may know nothing from copies that only the crash took.
+        The server may know no more than it did when the stream ended at its present end. Unless such a power
+        failure lost them, it may know nothing from copies that only the crash removed.
         """
         last_seq, stream = self.record.last_seq, self._world.engine.streams.get(self.record.name)
         lost = {} if is_lossy else self._lost()
@@ -362,13 +364,13 @@ class Copies(Feature):
         return known
 
     def _stood_at(self, key: str, last_seq: int) -> Position:
-        """How far the server was with a source at most when the stream ended there."""
+        """The server's highest position in a source when the stream ended there."""
         stood = self._stood.get(key, {})
         at = min((seq for seq in stood if seq >= last_seq), default=max(stood, default=0))
         return stood.get(at, (0, ""))
 
     def _lost(self) -> dict[tuple[str, str], list[int]]:
-        """Sequences, by source and incarnation, of copies that the crash took."""
+        """Sequences, by source and incarnation, of copies that the crash removed."""
         lost: dict[tuple[str, str], list[int]] = {}
         for seq, held in self._to_be_found.items():
             about = source_in(held)
@@ -377,7 +379,7 @@ class Copies(Feature):
         return lost
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
-        """After a crash: the record took over what was found."""
+        """Checks positions after a crash, when the record has adopted the recovered messages."""
         self.configure()
         record, world = self.record, self._world
         self._rollups_of_tick.clear()
@@ -386,7 +388,7 @@ class Copies(Feature):
         kept = {} if is_lossy else dict(record.base.sources)
         for held in record.live.values():
             about = source_in(held) if record.config.mirror is None else None
-            # The last one counts: of an origin that lost messages with the power, it may be a lower sequence.
+            # The last one counts: an origin that lost messages in a power failure may have lower sequences.
             if about is not None and (is_lossy or held.seq > record.base.last_seq):
                 kept[about.key] = (about.seq, about.ident)
         kept |= self._still_known(kept, is_lossy=is_lossy)
@@ -401,7 +403,7 @@ class Copies(Feature):
         self._upto, self._before = kept, dict(kept)
         self._last_seq = record.last_seq
         record.kept = record.kept._replace(sources=dict(kept))
-        self._written = dict(self._claimed)  # what had not lasted yet is gone
+        self._written = dict(self._claimed)  # what was not durable is lost
         self._may_be_ahead |= damaged or is_lossy
         if not self._may_be_ahead:
             self._check_not_ahead()
@@ -409,7 +411,7 @@ class Copies(Feature):
             self._came = {one for one in self._came if not self._comes_again(*one)}
 
     def _comes_again(self, key: str, seq: int, ident: str) -> bool:
-        """Did a crash take back a copy that came?"""
+        """Whether a crash removed a copy, so that it comes again."""
         upto, upto_ident = self._upto.get(key, (0, ident))
         return ident == upto_ident and seq > upto
 
@@ -420,7 +422,7 @@ class Copies(Feature):
             stream = self._world.engine.streams.get(source.name) if source is not None else None
             if source is None or stream is None or source.opt_start_seq:
                 continue
-            # What a mirror has may be of an earlier stream of that name.
+            # The mirror may have copies of an earlier stream of that name.
             others = [one for one in self._world.origins.of(source.name) if one.ident != stream.identity]
             if ident not in ("", stream.identity) or others:
                 continue
@@ -428,7 +430,7 @@ class Copies(Feature):
             require(seq <= last, "ahead", f"{record.name} has {seq} of {key}, which ends at {last}")
 
     def configure(self) -> None:
-        """Takes over the configuration; to be called before the copies that came by it."""
+        """Adopts the configuration. Called before copies under it."""
         config = self.record.config
         for one in [config.mirror] if config.mirror is not None else config.sources:
             past = self._sources.get(key_of(one))
@@ -442,8 +444,8 @@ class Copies(Feature):
         return {key_of(one) for one in self.record.config.sources}
 
     def _add_again(self, key: str, most: Position) -> None:
-        """The source is back. No copy came yet: the server goes on with it behind its note, if that is left,
-        or behind the last copy that is there."""
+        """Handles a source that is added again. Without a copy yet, the server continues after its recorded
+        position, if that is left, or after the last copy in the log."""
         stream = self._world.engine.streams[self.record.name]
         [position] = [(one.seq, one.ident) for one in stream.source_states if key_of(one.source) == key]
         seq, ident = self._upto.get(key, (0, most[1]))
@@ -462,8 +464,8 @@ def _rolls_up(held: Held) -> bool:
 
 
 def _gone_at_once(taken: list[Held], seen: list[Held]) -> list[Held]:
-    """Of roll-ups that came in a tick, those that others of it may have taken away, which did so or were
-    taken away themselves."""
+    """Of roll-ups in one tick, those that others of it may have removed, which removed others or were removed
+    themselves."""
     gone: list[Held] = []
     while found := [
         one for one in taken if one not in gone and any(_takes_away(by, one.subject) for by in seen + gone)
@@ -473,7 +475,8 @@ def _gone_at_once(taken: list[Held], seen: list[Held]) -> list[Held]:
 
 
 def _takes_away(one: Held, subject: str) -> bool:
-    """Does it take away older messages of the subject? The last message of a schedule takes the schedule."""
+    """Whether it removes older messages of the subject. The last message of a schedule removes the
+    schedule."""
     if headers.value_of(one.header, headers.SCHEDULE_NEXT) == b"purge":
         scheduler = headers.value_of(one.header, headers.SCHEDULER) or b""
         if scheduler.decode() == subject:

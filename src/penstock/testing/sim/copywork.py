@@ -1,4 +1,4 @@
-"""What clients do with mirrors and sources: they make them, change their sources, and use what is in them."""
+"""Client actions on mirrors and sources: creating, updating and using them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.testing.sim.stream_checks import StreamRecord
 def target_config(
     world: Simulator, config: dict[str, Any], random: Random, *, closed: bool
 ) -> dict[str, Any]:
-    """A configuration that mirrors or sources, made from any other one under its name."""
+    """A configuration with a mirror or sources, derived from any other one."""
     name = config["name"]
     origins = sorted(world.streams.keys() - {LETTERS, *TARGETS})
     if not origins:
@@ -34,7 +34,7 @@ def target_config(
     chosen = random.sample(origins, min(len(origins), random.choice([1, 1, 2])))
     sources = [_source(world, origin, name, random) for origin in chosen]
     if random.random() < 0.1:
-        one = chosen[0]  # twice, with filters that leave no message to both
+        one = chosen[0]  # twice, with filters that do not overlap
         sources = [{"name": one, "filter_subject": f"{one}.x"}, {"name": one, "filter_subject": f"{one}.z.>"}]
     return sourced_config(config, sources, random, closed=closed)
 
@@ -42,7 +42,7 @@ def target_config(
 def target_update(
     world: Simulator, record: StreamRecord, config: dict[str, Any], random: Random
 ) -> dict[str, Any]:
-    """The same with other settings: a mirror stays what it is, sources come and go."""
+    """An update of it: a mirror stays, sources come and go."""
     present = record.config
     config = target_config(world, config, random, closed=not present.subjects)
     if present.mirror is not None:
@@ -57,7 +57,7 @@ def _source(world: Simulator, origin: str, target: str, random: Random) -> dict[
 
 
 def root_of(record: StreamRecord, random: Random) -> str:
-    """The first token of subjects that are likely to be in a stream."""
+    """A likely first token of subjects in the stream."""
     config = record.config
     origins = [config.mirror] if config.mirror is not None else config.sources
     if not origins:
@@ -66,7 +66,7 @@ def root_of(record: StreamRecord, random: Random) -> str:
 
 
 def is_open(record: StreamRecord) -> bool:
-    """Can be published to?"""
+    """Whether it accepts publishes."""
     return bool(record.config.subjects)
 
 
@@ -75,14 +75,14 @@ def target_name(random: Random) -> str:
 
 
 def check_copies(world: Simulator) -> None:
-    """After quiet time: nothing that an origin has is missing."""
+    """Checks after a quiet period that nothing is missing."""
     for record in world.streams.values():
         if record.copies is not None:
             record.copies.check_complete()
 
 
 def lag_of(world: Simulator) -> int:
-    """What targets have yet to take, by what the server says."""
+    """How many messages the targets are behind, as the server reports it."""
     lag = 0
     for name in TARGETS:
         stream = world.engine.streams.get(name)

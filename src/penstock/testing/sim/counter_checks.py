@@ -1,9 +1,9 @@
-"""What must be true of counters: a message holds the sum of its subject so far, so that the total is the sum
-of the increments that were acked; also within batches.
+"""Checks counters: each message has the sum of its subject so far, so the total is the sum of the acked
+increments, also within batches.
 
-A tick begins with the sums that the log has. Every ack in it says the sum with its increment; what the log
-holds in the end is the last of them. A killed process leaves a sum that some of the increments under way, in
-their order, lead to.
+A tick starts with the sums in the log. Every ack in it has the sum with its increment, and the log ends with
+the last one. After a killed process, the sum is one that some of the increments in flight lead to, in their
+order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INCREMENTS = ("+1", "1", "-1", "+7", "-300", "0", "12345678901234567890123456789
 
 
 def counter_config(config: dict[str, Any], random: Random) -> dict[str, Any]:
-    """The configuration of a stream of counters."""
+    """The configuration of a stream with counters."""
     for useless in ("allow_msg_ttl", "subject_delete_marker_ttl", "max_msg_size", "discard_new_per_subject"):
         config.pop(useless, None)
     return config | {
@@ -32,18 +32,18 @@ def counter_config(config: dict[str, Any], random: Random) -> dict[str, Any]:
 
 
 class Counters(Feature):
-    """Of one stream."""
+    """The counters of one stream."""
 
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
-        self._totals: dict[str, int] = {}  # by subject, when the tick began
-        self.sent: list[SimPublish] = []  # in this tick, but for what was part of a batch
-        self.has_batches = False  # in this tick something of a batch was sent, which no ack tells the sum of
+        self._totals: dict[str, int] = {}  # by subject, at the start of the tick
+        self.sent: list[SimPublish] = []  # in this tick, outside of batches
+        self.has_batches = False  # this tick has messages of a batch, whose sums no ack reports
         self._unsure = False  # messages were removed in this tick
-        # Messages whose removal power loss took back, by sequence, and the last sequence that there was then:
-        # up to it sums may go on from them, or from what was before them.
+        # Messages whose removal a power failure revoked, by sequence, and the last sequence at that time: up
+        # to it, sums may continue from them or from messages before them.
         self._returned: dict[int, int] = {}
-        self._removable = _EVERYTHING  # up to there messages can have been removed before the crash
+        self._removable = _EVERYTHING  # messages up to here may have been removed before the crash
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
         self._unsure |= bool(self.record.asked) or self.record.limits_changed
@@ -56,7 +56,7 @@ class Counters(Feature):
         if not (faulty or self._unsure or record.asked or record.limits_changed):
             for one in self.sent:
                 if one.value is None:
-                    continue  # refused: the stream's record says whether it may
+                    continue  # rejected: the stream's record checks whether it may be
                 totals[one.subject] = totals.get(one.subject, 0) + int(one.increment)
                 if totals[one.subject] != int(one.value) and not self.has_batches:
                     where = f"{record.name}: {one.tag} on {one.subject}"
@@ -64,23 +64,23 @@ class Counters(Feature):
             if found != totals and not self.has_batches:
                 raise Violation("sum", f"{record.name}: the log has {found}, the acks come to {totals}")
         self._begin()
-        self._unsure |= faulty  # what could not be written may be lost with a crash
+        self._unsure |= faulty  # an unwritten message may be lost in a crash
 
     def check(self, now: int, *, faulty: bool) -> None:
         self._check_chain()
 
     def _check_chain(self) -> None:
-        """A message's sum is that of its subject's last message before it, and its increment; as far as all
-        between the two is there.
+        """Checks each message's sum: that of its subject's previous message plus its increment, where all
+        messages in between are present.
 
-        Power loss can take back the removal of that last message and keep what was stored after it was gone:
-        then the sum goes on from it, or from one before it.
+        A power failure can revoke the removal of the previous message and keep what was stored after it: then
+        the sum continues from it, or from one before it.
         """
         record = self.record
         if not record.config.allow_msg_counter or record.damaged:
             return
         subjects: dict[str, list[Held]] = {}
-        run = 0  # everything from there on is there
+        run = 0  # everything from here on is present
         before = -1
         for seq, held in sorted(record.live.items()):
             run = run if seq == before + 1 else seq
@@ -90,7 +90,7 @@ class Counters(Feature):
             past.append(held)
 
     def _check_sum(self, held: Held, past: list[Held], run: int) -> None:
-        """past: the messages of its subject before it."""
+        """past: earlier messages of its subject."""
         increment = int(headers.value_of(held.header, headers.INCR) or b"0")
         for one in reversed(past):
             if one.seq < run or _sum_of(held) == _sum_of(one) + increment:
@@ -123,7 +123,7 @@ class Counters(Feature):
 
     def _begin(self) -> None:
         self._totals = self._found() if self.record.config.allow_msg_counter else {}
-        self._unsure = self.record.damaged  # which message was the last is not known any more
+        self._unsure = self.record.damaged  # the last message is no longer known
         self.sent.clear()
         self.has_batches = False
 

@@ -1,7 +1,7 @@
-"""What must be true of dead letters: whatever a consumer gave up is stored in the letters' stream exactly
-once, as it was, and nothing else is.
+"""Checks dead letters: each message that a consumer gave up is stored in the dead letter stream exactly once
+and unchanged, and nothing else is.
 
-All letters of a run go to one stream without limits, of which nothing is removed.
+All dead letters of a run go to one stream without limits, from which nothing is removed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Streams = Mapping[str, StreamRecord]
 
 
 class DeadLetterChecks:
-    """The letters that are stored."""
+    """The stored dead letters."""
 
     def __init__(self) -> None:
         self._stored: dict[bytes, int] = {}  # by message id
-        self._repeatable: set[bytes] = set()  # of them: a crash took back what their consumers noted
-        self._lossy = False  # messages were lost: sequences may have been used again
+        self._repeatable: set[bytes] = set()  # of those, where a crash revoked what their consumers recorded
+        self._lossy = False  # messages were lost: sequences may be reused
         self._looked_upto = 0
 
     def look(self, stream: StreamReplica, streams: Streams, consumers: Consumers) -> None:
-        """Takes in the letters that are new."""
+        """Checks new dead letters."""
         log = stream.log
         seq = log.next_seq(self._looked_upto + 1)
         while seq:
@@ -43,8 +43,8 @@ class DeadLetterChecks:
     def crashed(
         self, stream: StreamReplica | None, streams: Streams, consumers: Consumers, *, lossy: bool
     ) -> None:
-        """After a crash: what is there is what counts. lossy: what was not synced may be gone, or what came
-        behind a bit that flipped."""
+        """Adopts the stored dead letters after a crash. lossy: unsynced data, or what follows a flipped bit,
+        may be lost."""
         self._stored.clear()
         self._looked_upto = 0
         self._lossy |= lossy
@@ -56,7 +56,7 @@ class DeadLetterChecks:
     def _take(self, stream: StreamReplica, seq: int, streams: Streams, consumers: Consumers) -> None:
         dead_letter = stream.log.load(seq)
         if dead_letter is None:
-            return  # the checks of its stream say whether it may
+            return  # the checks of its stream decide whether it may be missing
         about = {name: headers.value_of(dead_letter.header, name) or b"" for name in _ABOUT}
         msg_id = about[headers.MSG_ID]
         if msg_id in self._stored and msg_id not in self._repeatable:
@@ -66,19 +66,19 @@ class DeadLetterChecks:
         at = int(about[dead_letters.SEQUENCE])
         record, consumer = streams.get(source), consumers.get((source, name))
         if record is None or consumer is None or not msg_id.endswith(b".%d.%d" % (consumer.created, at)):
-            return  # of one that is gone
+            return  # its stream or consumer no longer exists
         tag = record.ever.get(at)
         require(
             self._lossy or tag is None or tag == tag_in(dead_letter.header, dead_letter.payload),
             "dead letters", f"{msg_id!r} holds {dead_letter.payload[:8]!r}, the message is {tag}",
         )  # fmt: skip
         may = at in consumer.given_up or consumer.delivered.get(at, 0) >= consumer.max_deliver > 0
-        may = may or consumer.was_removed or consumer.recovered >= at  # a crash took what it had come to
+        may = may or consumer.was_removed or consumer.recovered >= at  # a crash revoked its position
         require(may, "dead letters", f"{msg_id!r}: it was not given up")
         consumer.moved.add(at)
 
     def check_complete(self, consumer: ConsumerRecord, record: StreamRecord, pending: Set[int]) -> None:
-        """At the end, when every letter had its time: all that was given up is here."""
+        """Checks at the end that everything that was given up is stored."""
         if not consumer.dead_letter or consumer.rewired:
             return
         wanted = set(consumer.termed)

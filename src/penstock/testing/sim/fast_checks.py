@@ -1,9 +1,9 @@
-"""What must be true of fast batches: with gap mode `fail` nothing is stored past a gap, with `ok` every gap
-is told; a flow ack's messages are stored, and the count of the final ack is what was received.
+"""Checks fast batches: with gap mode `fail` nothing is stored after a gap, with `ok` every gap is reported;
+messages that a flow ack covers are stored, and the final ack counts the received ones.
 
-The record follows what arrived, which it knows better than any publisher: what was lost, repeated or
-overtaken on the way is an arrival that is missing, or in the wrong place. After each tick it expects just the
-answers that follow from that; which messages were refused, the answers tell.
+The model follows arrivals, which no publisher can see: a message lost, repeated or reordered in flight is a
+missing arrival, or one in another position. After each tick it expects exactly the responses that follow from
+the arrivals. Which messages were rejected is taken from the responses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT_NS = 10_000_000_000
 
 
 class FastArrival(NamedTuple):
-    """A message, or a ping or an end without one (publish: None), on its way."""
+    """A message, or a ping or end without one (publish: None), in flight."""
 
     batch: FastBatchModel
     seq: int
@@ -29,7 +29,7 @@ class FastArrival(NamedTuple):
 
 
 class FastBatchModel:
-    """One batch, as its publisher and as a server without faults sees it."""
+    """One batch, as its publisher and as a server without faults see it."""
 
     def __init__(self, number: int, record: StreamRecord, *, flow: int, gap_ok: bool) -> None:
         self.id = f"fast{number}"
@@ -39,12 +39,12 @@ class FastBatchModel:
         self.sent: list[SimPublish] = []  # by the publisher: number n is at n - 1
         self.heard = 0
         self.is_open = False  # on the server
-        self.final: tuple[int, bool] | None = None  # what it ended with: count, and whether without error
-        self.uncertain = False  # the disk failed meanwhile: its publisher gives it up
-        self.seq = 0  # how far it has come
-        self.stored: dict[int, int] = {}  # sequence in the stream by batch sequence, of what is known
+        self.final: tuple[int, bool] | None = None  # the final ack: count, and whether without an error
+        self.uncertain = False  # the disk failed meanwhile: its publisher abandons it
+        self.seq = 0  # the highest batch sequence received
+        self.stored: dict[int, int] = {}  # stream sequence by batch sequence, where known
         self.acked = self.msgs = 0  # of the last flow ack
-        self.survived = 0  # what was sent before a crash, and is judged
+        self.survived = 0  # sent before a crash, and checked
 
     @property
     def inbox(self) -> str:
@@ -56,8 +56,8 @@ class FastBatchModel:
 
 
 class FastBatchWalk:
-    """Goes through what arrived for a batch in one tick. told: the answers, but for flow acks; None after a
-    crash, when nobody knows which messages were refused."""
+    """Processes the arrivals of a batch in one tick. told: the responses except flow acks; None after a
+    crash, when the rejected messages are unknown."""
 
     def __init__(self, batch: FastBatchModel, told: list[dict[str, Any]] | None, now: int) -> None:
         self.batch = batch
@@ -66,7 +66,7 @@ class FastBatchWalk:
         self.now = now
         self.expected: list[tuple[Any, ...]] = []
         self.pinged = False
-        self.refused_behind = False  # a message behind the end: one answer says all of a tick of the server
+        self.refused_behind = False  # a message after the end: one response covers all of a server tick
         self.refused = {said["seq"] for said in told or () if said.get("type") == "err"}
 
     def take(self, arrival: FastArrival) -> None:
@@ -139,7 +139,7 @@ class FastBatchWalk:
 
     def _was_refused(self, seq: int, *, is_alone: bool) -> bool:
         if self.told is None:
-            return False  # it may have been, but nobody was told
+            return False  # possibly, but without a response
         if is_alone:
             return any(_outline(said) == ("refused",) for said in self.told)
         return seq in self.refused
@@ -151,7 +151,7 @@ class FastBatchWalk:
             self.expected.append(("refused",))
             return
         if is_single:
-            batch.is_open, batch.final = False, None  # the server remembers nothing of it
+            batch.is_open, batch.final = False, None  # the server has forgotten the batch
             self.expected += [("err", seq), ("final", 0, True)]
             return
         self.expected.append(("err", seq))
@@ -168,7 +168,7 @@ class FastBatchWalk:
 
 
 def left_at_once(record: StreamRecord, publish: SimPublish) -> bool:
-    """May a message have gone in the tick in which it was stored?"""
+    """Whether a message may have been removed in the tick that stored it."""
     config = record.config
     return (
         config.retention is not RetentionPolicy.LIMITS
@@ -187,30 +187,30 @@ class FastRecord:
 
     def __init__(self, record: StreamRecord) -> None:
         self._record = record
-        self.batches: list[FastBatchModel] = []  # which their publishers have not ended
+        self.batches: list[FastBatchModel] = []  # not ended by their publishers
         self.arrivals: list[FastArrival] = []  # since the last tick
         self.answers: dict[str, list[dict[str, Any]]] = {}
         self._applied = 0  # of the arrivals
-        self._answered: set[int] = set()  # how many were applied when the server sent its answers
+        self._answered: set[int] = set()  # how many were applied when the server sent its responses
 
     def applied(self) -> None:
-        """The server applied what arrived."""
+        """Records that the server applied all arrivals."""
         self._applied = len(self.arrivals)
 
     def answered(self, batch_id: str, answer: bytes) -> None:
-        """The server said something about a batch."""
+        """Records a response about a batch."""
         self._answered.add(self._applied)
         self.answers.setdefault(batch_id, []).append(json.loads(answer))
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
-        """The tick is over: everything that arrived was decided and answered."""
+        """Checks a tick: everything that arrived was decided and got its response."""
         arrivals, self.arrivals = self.arrivals, []
         answers, self.answers = self.answers, {}
         answered, self._answered = self._answered, set()
         self._applied = 0
         silent = self._record.config.no_ack
         for batch in dict.fromkeys(arrival.batch for arrival in arrivals):
-            # Of one that is never answered nobody knows what was refused.
+            # Without a response, the rejected messages of a batch are unknown.
             batch.uncertain |= faulty or self._record.limits_changed or silent
             said = answers.pop(batch.id, [])
             flows = [one for one in said if one.get("type") == "ack"]
@@ -218,7 +218,7 @@ class FastRecord:
             unsure = batch.uncertain or silent
             walk = FastBatchWalk(batch, None if unsure else told, now)
             for number, arrival in enumerate(arrivals):
-                # While a sync is waited for, one tick here is several of the server.
+                # During a sync, one simulated tick is several of the server's.
                 walk.refused_behind &= number not in answered
                 if arrival.batch is batch:
                     walk.take(arrival)
@@ -227,7 +227,7 @@ class FastRecord:
                 self._check_told(batch, walk, told)
                 self._check_flow(batch, walk, flows)
         for batch in self.batches:
-            late = answers.pop(batch.id, [])  # flow acks that were due while the stream did not ack
+            late = answers.pop(batch.id, [])  # flow acks due while the stream could not send acks
             for one in late:
                 ahead = one.get("type") == "ack" and batch.acked <= one["seq"] <= batch.seq
                 require(ahead, "answers", f"{batch.id}: nobody waited for {late}")
@@ -259,13 +259,13 @@ class FastRecord:
             raise Violation("progress", f"{batch.id}: {batch.seq} arrived, {batch.acked}+{batch.msgs} acked")
 
     def _promise(self, batch: FastBatchModel, upto: int, now: int) -> None:
-        """What is acked is stored, and stays."""
+        """Checks that acked messages are stored, and records that they must stay."""
         for seq, at in batch.stored.items():
             if seq <= upto:
                 self._record.promise(batch.sent[seq - 1], at, now)
 
     def _check_stored(self, batch: FastBatchModel) -> None:
-        """Nothing is stored that came after the end, and with `fail` nothing past a gap."""
+        """Checks that nothing is stored after the end of a batch, and with `fail` nothing after a gap."""
         for seq, one in enumerate(batch.sent[batch.survived :], batch.survived + 1):
             at = self._record.seq_of.get(one.tag)
             if at is not None and batch.stored.get(seq) != at:
@@ -276,7 +276,7 @@ class FastRecord:
     # --- crashes
 
     def judge(self, found: dict[int, Held], died_at: int, *, power: bool) -> None:
-        """After a crash, before the stream's record takes over what was found."""
+        """Checks the recovered messages, before the stream's record adopts them."""
         record = self._record
         at_of = {held.tag: seq for seq, held in found.items() if held.tag}
         for batch in self.batches:
@@ -304,7 +304,7 @@ class FastRecord:
                     raise Violation("fast", f"{batch.id}: {present} came back, {seq} did not")
 
     def crashed(self) -> None:
-        """The server knows nothing of open batches any more; their publishers don't know that."""
+        """Forgets the server's open batches after a crash; their publishers continue."""
         for batch in self.batches:
             batch.is_open, batch.final = False, None
             batch.seq = batch.acked = batch.msgs = 0
@@ -317,7 +317,7 @@ class FastRecord:
 
 
 def _outline(said: dict[str, Any]) -> tuple[Any, ...]:
-    """What an answer comes to."""
+    """The fields of a response to compare."""
     if said.get("type") == "gap":
         return "gap", said["last_seq"], said["seq"]
     if said.get("type") == "err":

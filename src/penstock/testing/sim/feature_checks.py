@@ -1,5 +1,5 @@
-"""What streams with special configurations must keep besides what all streams must: one Feature each, which
-looks on while the stream's record follows the log."""
+"""Checks of special configurations, one Feature each, which observe the stream's record as it follows the
+log."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ F = TypeVar("F", bound="Feature")
 
 
 class Feature:
-    """One rule of one stream. Every method may be left as it is: it does nothing."""
+    """One rule of one stream. The default of each method does nothing."""
 
     def __init__(self, record: StreamRecord) -> None:
         self.record = record
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
-        """The record took in what changed. before: what was live until now. fresh: what was stored since."""
+        """Called when the record has adopted changes. before: previously live messages. fresh: messages
+        stored since."""
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
-        """The tick is over: everything that arrived was stored or refused, and answered."""
+        """Called at the end of a tick: everything that arrived was stored or rejected, and got its
+        response."""
 
     def check(self, now: int, *, faulty: bool) -> None:
-        """Time for what is too dear for every tick."""
+        """Called for checks that are too expensive for every tick."""
 
     def crashed(self) -> None:
-        """The server died in this tick."""
+        """Called when the server dies in a tick."""
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
-        """After a crash: the record took over what was found."""
+        """Called after a crash, when the record has adopted the recovered messages."""
 
 
 def feature(record: StreamRecord, kind: type[F]) -> F:
-    """The one of that kind."""
+    """The stream's Feature of that class."""
     for one in record.features:
         if isinstance(one, kind):
             return one

@@ -1,4 +1,4 @@
-"""The server's warnings go into the event log, and nowhere else, while the simulation runs it."""
+"""Sends the server's warnings to the event log only while the simulation runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LogTap(logging.Handler):
-    """Of one world. A server without bits flipped leaves out nothing of what it finds."""
+    """The tap of one simulator. Without flipped bits, the server must not leave out anything it finds."""
 
     def __init__(self, world: Simulator) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Everything that streams ever held, and how much of it lasts: what copies of it are held against."""
+"""All messages that streams ever stored, and which of them are durable: the reference for copies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class History(Feature):
-    """Of one stream, from its creation to its deletion. ident: what tells it from others of its name."""
+    """One stream from creation to deletion. ident: its incarnation."""
 
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
         self.held: dict[int, Held] = {}
         self.ident = ""
-        self.written = 0  # sequences up to there last, by what the server promises
+        self.written = 0  # sequences up to here are durable, as the server promises
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
         self.held.update(fresh)
@@ -29,20 +29,20 @@ class History(Feature):
 
 
 class Origins:
-    """Of all streams that there ever were."""
+    """All streams of a run."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[History]] = {}
 
     def follow(self, world: Simulator) -> None:
-        """Between two ticks: what was written lasts, and new streams are taken note of."""
+        """Records, between two ticks, that written messages are durable, and finds new streams."""
         for name, stream in world.engine.streams.items():
             record = world.streams.get(name)
             if record is None:
                 continue
             history = feature(record, History)
             if history.ident != stream.identity:
-                history.ident = stream.identity  # when a crash made another stream of it, too
+                history.ident = stream.identity  # also when a crash made it another incarnation
                 history.held = dict(record.live)
             if not stream.syncing or not world.always:
                 history.written = record.kept.last_seq
@@ -52,20 +52,20 @@ class Origins:
                 known.append(history)
 
     def _take_over(self, known: list[History], history: History) -> None:
-        """A stream whose deletion failed is back with a restart: it is the one that was known before."""
+        """Identifies a stream that is back after a restart because its deletion failed."""
         for past in [one for one in known if one.ident == history.ident]:
             history.held = past.held | history.held
             known.remove(past)
 
     def of(self, name: str) -> list[History]:
-        """The streams of that name, the present one last."""
+        """The incarnations of a stream name, the present one last."""
         return self._known.get(name, [])
 
     def find(self, name: str, ident: str) -> History | None:
-        """One of them."""
+        """One incarnation, or None."""
         return next((one for one in self.of(name) if one.ident == ident), None)
 
     def written(self, name: str, ident: str) -> int | None:
-        """The last sequence of a stream that lasts; None when it is not known."""
+        """The last durable sequence of a stream, or None when unknown."""
         history = self.find(name, ident)
         return history.written if history is not None else None

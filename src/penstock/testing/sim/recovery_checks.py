@@ -1,5 +1,5 @@
-"""What a recovery found, held against what must have survived the crash, stream by stream and consumer by
-consumer; from there on what was found is what counts."""
+"""Compares what a recovery found with what must have survived the crash, per stream and consumer, and adopts
+it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def note_holes(world: Simulator) -> None:
-    """Power was lost: what recovers next may find out, while it reads, that messages are lost."""
+    """Records a power failure: the next recovery may find lost messages while it reads."""
     for known in world.streams.values():
         known.may_have_holes |= may_leave_holes(world)
 
 
 def may_leave_holes(world: Simulator) -> bool:
-    """Can power loss take a part of a block whose index it keeps?"""
+    """Whether a power failure can lose a part of a block whose index it keeps."""
     return not world.always or world.lazy
 
 
 def judge(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> None:
-    """Judges what the last recovery found. in_flight: requests that the crash left without an answer."""
+    """Checks the last recovery. in_flight: requests that the crash left without a response."""
     engine = world.engine
     world.damaged |= world.flipped
     if engine.offline and not world.damaged:
@@ -44,7 +44,7 @@ def judge(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> 
         known = world.streams.get(name)
         is_new = known is None
         if known is None:
-            # A removal that was not answered may have met a disk that refused it.
+            # A removal without a response may have failed on the disk.
             made = bool({("create", name), ("delete", name)} & in_flight)
             made = made or name in world.indeterminate or world.damaged
             require(made, "no resurrection", f"stream {name} was deleted and is back")
@@ -57,7 +57,7 @@ def judge(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> 
         else:
             if ("update", name) in in_flight or name in world.half_updated:
                 known.limits_changed = True
-            known.config = stream.config  # recovery enforces what an update left, be it answered or not
+            known.config = stream.config  # recovery enforces what an update left, with or without a response
             if known.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(world, known, in_flight)
             there = known.read(stream.log, 1)
@@ -105,7 +105,7 @@ def _judge_consumers(world: Simulator, in_flight: set[tuple[str, str]], *, power
             require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
             del world.consumers[key]
         else:
-            world.configure(known)  # a request whose answer got lost may have changed it
+            world.configure(known)  # a request whose response was lost may have changed it
             known.judge(consumer, world.streams[key[0]], power=power, always=world.always)
     _meet_consumers(
         world, strict=not power and not in_flight and not world.indeterminate and not world.damaged
@@ -119,7 +119,7 @@ def _is_kept(world: Simulator, stream: str) -> bool:
 
 
 def _meet_consumers(world: Simulator, *, strict: bool) -> None:
-    """Takes in consumers that are there and were not known."""
+    """Adopts existing consumers that were not known."""
     for name, stream in world.engine.streams.items():
         for consumer in stream.consumers.values():
             if (name, consumer.name) not in world.consumers and not consumer.is_driven:
@@ -127,7 +127,7 @@ def _meet_consumers(world: Simulator, *, strict: bool) -> None:
 
 
 def dump(world: Simulator) -> Any:
-    """Everything a recovery found."""
+    """Everything that a recovery found."""
     found: dict[str, Any] = {}
     for name, stream in sorted(world.engine.streams.items()):
         consumers = {

@@ -1,8 +1,8 @@
-"""What must be true of consumers that went: one whose removal was answered stays away, and one that comes
-back comes back whole. A removal that the disk refuses is refused, and can be asked for again.
+"""Checks removals of consumers: a consumer stays away after a successful response, and is complete when it
+comes back otherwise. A removal that fails on the disk is rejected, and can be repeated.
 
-Without `sync: always` power loss may take back a removal. With it, only that of a consumer which expired: no
-client was told that it is gone. What it had confirmed was on the disk, and must be there with it.
+Without `sync: always` a power failure may revoke a removal. With it, only that of an expired consumer, which
+no client was told about. Its confirmed acks were durable, and must be there.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
     from penstock.testing.sim.simulator import Simulator
 
-Created = tuple[str, str, int]  # stream, name, and when (ns): another one may get the name
+Created = tuple[str, str, int]  # stream, name and creation time (ns): the name may be reused
 
 
 class Removals:
-    """Of one world."""
+    """The removals of one run."""
 
     def __init__(self) -> None:
-        self.half: set[tuple[str, str]] = set()  # whose files the disk may have kept
+        self.half: set[tuple[str, str]] = set()  # the disk may have kept their files
         self._refused: dict[tuple[str, str], ConsumerRecord] = {}
         self._promised: set[Created] = set()
         self._expired: dict[Created, ConsumerRecord] = {}
 
     def remove(self, world: Simulator, record: ConsumerRecord) -> None:
-        """A client removes a consumer."""
+        """Removes a consumer as a client."""
         answer = world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
         if answer.get("success"):
             self._promised.add((*record.key, record.created))
@@ -39,10 +39,11 @@ class Removals:
             self._refused[record.key] = record
 
     def ask_again(self, world: Simulator, stream: str = "", consumer: str = "") -> bool:
-        """Clients ask again for removals that the disk refused: of these names, or all. Were there any?"""
+        """Repeats removals that failed on the disk: of these names, or all. Returns whether there were
+        any."""
         engine, before = world.engine, world.commands
         if world.damaged:
-            return False  # what is offline there may be for another reason
+            return False  # offline for another reason
         for name in list(engine.offline):
             if stream in ("", name):
                 world.api(f"STREAM.DELETE.{name}", b"", ("delete", name))
@@ -53,19 +54,19 @@ class Removals:
         return world.commands != before
 
     def crashed(self) -> None:
-        """A restart found what the disk has kept."""
+        """Forgets them: a restart found what the disk has kept."""
         self.half.clear()
         self._refused.clear()
 
     def vanished(self, record: ConsumerRecord, *, expired: bool, faulty: bool) -> None:
-        """A consumer is gone. faulty: its files may be there."""
+        """Records that a consumer is gone. faulty: its files may remain."""
         if expired:
             self._expired[*record.key, record.created] = record
         if faulty:
             self.half.add(record.key)
 
     def came_back(self, world: Simulator, consumer: ConsumerReplica, *, strict: bool) -> None:
-        """A crash left a consumer that was gone. strict: it took back nothing that was written."""
+        """Checks a removed consumer that a crash left. strict: the crash lost nothing that was written."""
         stream = consumer.stream.name
         ident = (stream, consumer.name, consumer.created)
         lasts = world.always and not world.damaged

@@ -1,6 +1,6 @@
-"""Which messages interest or work-queue retention may remove: what every consumer is done with, or one is.
+"""Which messages interest and work-queue retention may remove: those that all consumers, or one, have acked.
 
-A mirror or source is done with what it has written; its consumer in the origin says who it is.
+A mirror or source has acked what it has written; its consumer in the origin names it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def note_settled(world: Simulator, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
-    """Which messages interest or work queue retention may remove now. What was settled when the last tick
-    ended may go, also where a request takes away the consumer that was done with it."""
+    """Records which messages retention may remove now. Those acked at the end of the last tick may be
+    removed, even where a request deletes the consumer that acked them."""
     if any(stream == record.name for stream, _ in in_flight):
-        record.settled = set(record.live)  # its consumers come and go in this tick
+        record.settled = set(record.live)  # its consumers change in this tick
     else:
         record.settled = record.settled_before | _settled(world, record)
 
@@ -47,11 +47,12 @@ def _settled(world: Simulator, record: StreamRecord) -> set[int]:
 
 
 def note_kept(world: Simulator, *, is_over: bool) -> None:
-    """What copies may be made of, what was made of them, and what is settled by that, as far as it lasts.
+    """Records which messages may be copied, which copies were made, and which messages those ack, as far as
+    durable.
 
-    is_over: a tick ended; of what was settled before, only what went already counts. Else the next one began,
-    with requests that were handled before it, or work in the background ended within it: what was settled may
-    still go.
+    is_over: a tick ended; of what was acked before, only what is already removed counts. Else the next one
+    started, with requests that were processed before it, or background work completed in it: acked messages
+    may still be removed.
     """
     world.origins.follow(world)
     for name in TARGETS:
@@ -69,8 +70,8 @@ def note_kept(world: Simulator, *, is_over: bool) -> None:
 
 
 def check_driven(world: Simulator) -> None:
-    """Every consumer that stands for a mirror or source has one. Where a damaged disk left that stream
-    offline, what it has yet to take stays in the origin."""
+    """Checks that every consumer of a mirror or source has its target. Where a damaged disk left the target
+    offline, the origin retains what it has yet to take."""
     for stream in world.engine.streams.values():
         for consumer in stream.consumers.values():
             if not consumer.is_driven or _target_of(consumer) in world.engine.offline:
@@ -80,14 +81,15 @@ def check_driven(world: Simulator) -> None:
 
 
 def _has_kept(world: Simulator, consumer: ConsumerReplica, held: Held, *, unwanted: bool) -> bool:
-    """Has the stream that a consumer of its origin stands for written a copy? unwanted: what to say of a
-    message that it doesn't take."""
+    """Whether the target of a consumer has written a copy. unwanted: the result for a message that it does
+    not take."""
     found = _inflow_of(world, consumer)
     if found is None:
         return False
     copies, source_state = found
     if held.seq < consumer.meta.start_seq:
-        # What it began behind stays, unless power loss took that back: its sequences then are new messages.
+        # Messages before its start stay, unless a power failure lost them: their sequences then are new
+        # messages.
         return unwanted or copies.holds(held)
     return copies.has_kept(source_state, held) if copies.may_take(source_state, held) else unwanted
 
@@ -105,6 +107,6 @@ def _inflow_of(world: Simulator, consumer: ConsumerReplica) -> tuple[Copies, Sou
 
 
 def _target_of(consumer: ConsumerReplica) -> str:
-    """The stream that a consumer of its origin stands for."""
+    """The stream that a consumer of its origin reads for."""
     metadata = consumer.config.metadata or {}
     return metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""

@@ -30,13 +30,12 @@ SHRINK_RUNS = 150
 
 
 class Work(NamedTuple):
-    """What a run did. commands: messages from clients (publishes, requests, acks, pulls). power_losses: of
-    the crashes. faults: operations that the disk refused, and bits that it flipped. acks: answers to single
-    publishes.
+    """The work of a run. commands: messages from clients (publishes, requests, acks, pulls). power_losses: of
+    the crashes. faults: failed disk operations and flipped bits. acks: responses to single publishes.
 
-    A change of the simulation must not make it do less. When these counts were introduced, the seeds from
-    500000 to 500999 did per seed (`--first 500000 --seeds 1000` prints the same line):
-    167.8 commands, 8.3 crashes, 3.5 power losses, 9.5 faults, 64.7 acks, 28.3 deliveries
+    A change of the simulation must not reduce it. When these counts were introduced, the seeds from 500000 to
+    500999 had these averages (`--first 500000 --seeds 1000` prints the same line): 167.8 commands, 8.3
+    crashes, 3.5 power losses, 9.5 faults, 64.7 acks, 28.3 deliveries
     """
 
     commands: int
@@ -51,7 +50,8 @@ class Work(NamedTuple):
 
 
 class SeedOutcome(NamedTuple):
-    """How a seed went. failure: None when it passed. digest: of all events, the same for the same seed."""
+    """The result of a seed. failure: None when it passed. digest: of all events, the same for the same
+    seed."""
 
     seed: int
     failure: BaseException | None
@@ -61,12 +61,12 @@ class SeedOutcome(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The failure in a line."""
+        """The failure in one line."""
         return f"{type(self.failure).__name__}: {self.failure}"
 
     @property
     def rule(self) -> str:
-        """What was broken: a checker's rule, or the kind of exception."""
+        """The violated rule, or the kind of exception."""
         return self.failure.rule if isinstance(self.failure, Violation) else type(self.failure).__name__
 
 
@@ -75,7 +75,7 @@ def _let_out(where: str, error: BaseException) -> None:
 
 
 class Run:
-    """One seed. skip: steps to leave out."""
+    """The run of one seed. skip: steps to leave out."""
 
     def __init__(self, seed: int, skip: Collection[int] = ()) -> None:
         self.seed = seed
@@ -100,7 +100,7 @@ class Run:
         )
 
     def go(self) -> SeedOutcome:
-        """Does all steps, and the end. What the product would contain is a failure here."""
+        """Runs all steps, and the end. Faults that the server would contain are failures here."""
         with known_secrets(self.seed + 2), faults.watch(_let_out):
             return self._go()
 
@@ -145,14 +145,14 @@ class Run:
             world.kill_phase = random.choice(["apply", "write", "acknowledge", "deliver"])
         try:
             action(world, random)
-            # Once more where streams are on their way to the disk: what left too early shows only then.
+            # Again where syncs are in flight: only then a premature ack or delivery shows.
             if dying or (world.engine.group.in_flight and random.random() < self.crash_rate):
                 raise Killed
         except Killed:
             self._restart(random, power=power)
 
     def _danger(self, action: workload.Action) -> float:
-        """How much likelier than else a crash is: what must be whole, or is under way, is seldom there."""
+        """The factor for the probability of a crash: atomic operations and work in flight are rare."""
         if self.world.has_letters_due():
             return 6
         return 3 if action is publish_atomic else 1
@@ -172,7 +172,7 @@ class Run:
         )
 
     def _finish(self) -> None:
-        """The disk is well, everybody acks: everything must come, once more or for the first time."""
+        """Repairs the disk, and lets clients ack: everything must be delivered now."""
         world = self.world
         self.events.append("[end]")
         workload.heal_disk(world)
@@ -185,8 +185,8 @@ class Run:
         world.crash(power=False)
         world.recover(power=False, twice=True, kill_at=None)
         thorough_checks.check_all(world)
-        # Few consumers go during a run; what power loss makes of their files, and a disk that refuses to
-        # remove them, shows here.
+        # Few consumers are removed during a run; effects of power failures on their files, and of failed
+        # removals, show here.
         random = Random((self.seed << 12) + STEPS)
         power = True
         if random.random() < 0.4:
@@ -199,8 +199,8 @@ class Run:
 
 
 def fresh_seed() -> int:
-    """A first seed by the clock, in milliseconds: runs that take longer than a millisecond per seed never
-    draw the same ones."""
+    """A first seed from the clock, in milliseconds: runs that take longer than a millisecond per seed never
+    repeat one."""
     return time.time_ns() // 1_000_000
 
 
@@ -210,7 +210,7 @@ def run_seed(seed: int, skip: Collection[int] = ()) -> SeedOutcome:
 
 
 def shrink(outcome: SeedOutcome, runs: int = SHRINK_RUNS) -> tuple[SeedOutcome, set[int]]:
-    """A run with fewer steps that breaks the same rule, and the steps left out."""
+    """Finds a run with fewer steps that violates the same rule; returns it with the skipped steps."""
     best, skip = outcome, set[int]()
     size = STEPS // 2
     while size and runs > 0:
@@ -230,7 +230,7 @@ def shrink(outcome: SeedOutcome, runs: int = SHRINK_RUNS) -> tuple[SeedOutcome, 
 
 @contextmanager
 def known_secrets(seed: int) -> Iterator[None]:
-    """Make keys, salts and nonces of an encrypted store follow from the seed, and skip key stretching."""
+    """Derives keys, salts and nonces of an encrypted store from the seed, and skips key stretching."""
     with (
         patch.object(os, "urandom", Random(seed).randbytes),
         patch.object(keys, "_stretch", _stretch),

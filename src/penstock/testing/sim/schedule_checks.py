@@ -1,7 +1,7 @@
-"""What must be true of message schedules: one happens when its time came and not before, once each time, as
-long as it is its subject's last message; also when the server was away meanwhile.
+"""Checks message schedules: each occurs when it is due and not before, once each time, as long as it is its
+subject's last message; also across downtime.
 
-When the next time is follows from the pattern and, from then on, from what the produced messages say.
+The first time follows from the pattern, further ones from the produced messages.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.testing.sim.stream_checks import Held, StreamRecord, tag_of
 from penstock.testing.sim.transform_checks import stored_subject
 from penstock.testing.sim.violation import Violation, require
 
-LATE_NS = 5 * NS_PER_S  # ... it may happen; while the disk fails it is tried once a second
+LATE_NS = 5 * NS_PER_S  # ... it may occur; while the disk fails it is retried once a second
 CRON_S = 5
 
 
 class ScheduleModel(NamedTuple):
-    """One that is there. due: ns. since: when (ns) it may have happened without a trace, or the server found
-    it after a crash; it may count its next time from then. made, made_at: sequence and time of the message
-    that says when it is due."""
+    """An existing schedule. due: ns. since: when (ns) it may have occurred without a trace, or was found
+    after a crash; its next time may count from then. made, made_at: sequence and time of the message that
+    determines when it is due."""
 
     held: Held
     due: int
@@ -33,7 +33,7 @@ class ScheduleModel(NamedTuple):
 
 
 def schedule_headers(name: str, now: int, random: Random, *, ttls: bool) -> list[tuple[str, str]]:
-    """What asks for one."""
+    """The headers of a schedule."""
     pattern = random.choice(
         [
             f"@at {format_time(now + random.choice([-1, 1, 3, 10]) * NS_PER_S)}",
@@ -48,7 +48,7 @@ def schedule_headers(name: str, now: int, random: Random, *, ttls: bool) -> list
 
 
 def is_schedule(held: Held) -> bool:
-    """Does the message ask for others?"""
+    """Whether the message is a schedule."""
     return bool(_value(held, headers.SCHEDULE)) and not _value(held, headers.SCHEDULER)
 
 
@@ -61,7 +61,7 @@ def _first_due(held: Held) -> int:
     if pattern.startswith("@at "):
         return parse_time(pattern[4:])
     if pattern.startswith("@every "):
-        return held.ts + int(pattern[7:-1]) * NS_PER_S - NS_PER_S // 2  # whole seconds are counted from
+        return held.ts + int(pattern[7:-1]) * NS_PER_S - NS_PER_S // 2  # counted in whole seconds
     return _next_cron(held.ts)
 
 
@@ -70,7 +70,7 @@ def _next_cron(after: int) -> int:
 
 
 class Schedules(Feature):
-    """Of one stream."""
+    """The schedules of one stream."""
 
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
@@ -99,13 +99,13 @@ class Schedules(Feature):
                 self._known[held.subject] = ScheduleModel(held, _first_due(held))
 
     def _take(self, scheduler: str, held: Held) -> None:
-        """It was produced."""
+        """Checks a produced message."""
         self._produced.add(held.seq)
         where = f"{self.record.name} {held.seq}, of {scheduler}"
         known = self._known.get(scheduler)
         tag = tag_of(held.payload)
         if known is None or known.held.tag != tag:
-            # One whose time is over may come and go in one tick. It takes the place of the one there was.
+            # A schedule that is already due may come and go in one tick. It replaces the existing one.
             publish = self.record.published.get(tag)
             may = publish is not None and publish.subject == scheduler
             require(may, "schedules", f"{where}: there is no such schedule")
@@ -125,8 +125,8 @@ class Schedules(Feature):
         self._known[scheduler] = known._replace(due=due, made=held.seq, made_at=held.ts)
 
     def _may_be_unseen(self, one: ScheduleModel, fresh: dict[int, Held]) -> bool:
-        """May what it made have gone before the record looked? A purge or a roll-up takes it, and where there
-        is a limit per subject, the next message of the target: another schedule may have the same one."""
+        """Whether its produced message may have been removed before the record looked: by a purge, a roll-up,
+        or with a limit per subject by the next message of the target, which schedules may share."""
         record = self.record
         if record.asked or any(publish.rollup == "all" for publish in record.published.values()):
             return True
@@ -159,10 +159,10 @@ class Schedules(Feature):
         before = {subject: self._found_again(one, now) for subject, one in before.items()} if fits else {}
         for held in new.values():
             known = before.get(_value(held, headers.SCHEDULER))
-            # Others were published with the tick that the crash ended, maybe in place of a known one.
+            # Others were published in the tick that the crash ended, maybe replacing a known one.
             if known is not None and known.held.tag == tag_of(held.payload):
                 require(held.ts >= known.due, "schedules", f"{held} came too early, due {known.due}")
-        # What one made while the server started may have gone with the start, too.
+        # Messages produced at the start may have been removed by the start, too.
         self._looked_upto = min(self._looked_upto, self.record.base.last_seq)
         fresh = {seq: held for seq, held in live.items() if seq > self._looked_upto}
         before = {
@@ -188,13 +188,13 @@ class Schedules(Feature):
                 self._produced.add(held.seq)
 
     def _found_again(self, one: ScheduleModel, now: int) -> ScheduleModel:
-        """What the server knows after a restart of a schedule that was there before it.
+        """What the server knows after a restart of an existing schedule.
 
-        Where the message is gone that says when it is due, the stream's last time is what counts. A message
-        that was made too late says a time of a cron pattern after the nearest whole second, and there may be
-        one before that, which then is due.
+        Where the message that determines its time is gone, the stream's last time counts. A message that was
+        produced late names a time of a cron pattern after the nearest whole second; there may be an earlier
+        one, which then is due.
         """
-        if one.made > self.record.base.last_seq:  # made in memory alone, while the disk failed
+        if one.made > self.record.base.last_seq:  # in memory only, while the disk failed
             return ScheduleModel(one.held, _first_due(one.held), since=now)
         is_cron = not _value(one.held, headers.SCHEDULE).startswith("@")
         if not is_cron or not one.made or one.made in self.record.live:

@@ -1,14 +1,15 @@
-"""A disk in memory that behaves as badly as real ones may: see store/disk.py for what it stands in for.
+"""A disk in memory with the failure modes of real ones: see store/disk.py for the interface.
 
-What was written is in the page cache: a killed process loses nothing of it. Power loss keeps what was
-synced, and of what was not: of each file any of its writes, the last of them torn at any byte (what lies
-between is zeros); of each directory the first so many changes of its names. A rename is whole or nothing.
-sync() covers the bytes of one file, not its name; sync_directory() covers names, not bytes.
+Written data is in the page cache: a killed process loses nothing. A power failure keeps what was synced, and
+of the rest: of each file any subset of its writes, the last one torn at any byte (gaps are zeros); of each
+directory a prefix of its name changes. A rename is atomic. sync() covers the bytes of one file, not its name;
+sync_directory() covers names, not bytes.
 
-Invariants: everything depends on the calls and on the Random that is handed in; once `Killed` was raised
-every operation but close() raises it again, until restart() or lose_power().
+Invariants: everything depends on the calls and on the Random passed in; after `Killed` every operation but
+close() raises it again, until restart() or lose_power().
+
 Rejected: a directory of the real disk with a record of what is unsynced (slower, and it hides which
-operations touch the disk).
+operations reach the disk).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.store.disk import RecordReads, SyncReader
 
 
 class Killed(BaseException):
-    """The simulated process dies here. Not an Exception: nobody may handle it."""
+    """The simulated process dies here. Not an Exception: nothing may handle it."""
 
 
 class File:
@@ -73,7 +74,7 @@ class File:
 
 
 class Directory:
-    """Names, and their changes since the last sync: (name, what it means from then on)."""
+    """Names, and their changes since the last sync: (name, its new target)."""
 
     __slots__ = ("durable", "entries", "pending")
 
@@ -83,7 +84,7 @@ class Directory:
         self.pending: list[dict[str, File | Directory | None]] = []
 
     def change(self, names: dict[str, File | Directory | None]) -> None:
-        """One step: either all of it survives or nothing."""
+        """Applies one atomic change: all of it survives or nothing."""
         self.pending.append(names)
         _apply_names(self.entries, names)
 
@@ -92,7 +93,7 @@ class Directory:
         self.pending.clear()
 
     def sync_all(self) -> None:
-        """Everything below is on the disk."""
+        """Syncs everything below."""
         self.sync()
         for entry in self.entries.values():
             if isinstance(entry, Directory):
@@ -112,7 +113,7 @@ class Directory:
 
 
 class SimLock:
-    """The lock of a store directory; gone when the process is."""
+    """The lock of a store directory; released when the process dies."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -124,8 +125,8 @@ class SimLock:
 class SimDisk:
     """See penstock.store.disk.Disk.
 
-    ops: operations that changed something, or tried. kill_at: the operation that is the process's last.
-    room: bytes that still fit, None for no bound. fail_rate: how often an operation fails with EIO.
+    ops: modifying operations, including failed ones. kill_at: the number of the operation that kills the
+    process. room: free bytes, None for no bound. fail_rate: the probability of EIO per operation.
     """
 
     def __init__(self, random: Random) -> None:
@@ -136,8 +137,8 @@ class SimDisk:
         self.dead = False
         self.room: int | None = None
         self.fail_rate = 0.0
-        self.faults = 0  # operations that failed
-        self.flips = 0  # bits that changed by themselves
+        self.faults = 0  # failed operations
+        self.flips = 0  # flipped bits
         self.locked = False
         self._fds: dict[int, File] = {}
         self._next_fd = 3
@@ -145,7 +146,7 @@ class SimDisk:
     # --- what happens to it
 
     def restart(self) -> None:
-        """The process is gone: its descriptors and its lock too. What it wrote stays."""
+        """Ends the process with its descriptors and lock. What it wrote stays."""
         self._fds.clear()
         self.dead = self.locked = False
         self.kill_at = None
@@ -153,12 +154,12 @@ class SimDisk:
         self.fail_rate = 0.0
 
     def lose_power(self, *, all_of_it: bool = False) -> None:
-        """The machine is gone: so is some of what was not synced, or all of it."""
+        """A power failure: loses some of what was not synced, or all of it."""
         self.restart()
         self.root.lose_power(None if all_of_it else self.random)
 
     def flip_bit(self) -> str:
-        """Changes one bit of some file, durably; returns where. Not of the key: nothing opens then."""
+        """Changes one bit of some file, durably; returns where. Spares the key: without it nothing opens."""
         files = [(path, file) for path, file in self.files() if file.data and not path.endswith("/key")]
         if not files:
             return "nowhere"
@@ -170,7 +171,7 @@ class SimDisk:
         return f"{path}:{at}"
 
     def files(self) -> list[tuple[str, File]]:
-        """Every file with its path, sorted."""
+        """All files with their paths, sorted."""
         found: list[tuple[str, File]] = []
 
         def walk(directory: Directory, prefix: str) -> None:
@@ -185,7 +186,7 @@ class SimDisk:
         return found
 
     def _step(self, what: str, path: Path | None = None) -> None:
-        """One operation that changes something: the place where things go wrong."""
+        """One modifying operation: injects failures."""
         if self.dead:
             raise Killed
         self.ops += 1
@@ -263,7 +264,7 @@ class SimDisk:
             taken = taken[: self.room]
             self.room -= len(taken)
         elif self.random.random() < 0.02 and len(taken) > 1:
-            taken = taken[: self.random.randrange(1, len(taken))]  # a short write, as any may be
+            taken = taken[: self.random.randrange(1, len(taken))]  # a short write
         self._put(file, offset, taken)
         return len(taken)
 

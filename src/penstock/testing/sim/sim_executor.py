@@ -1,8 +1,8 @@
-"""The store's work in the background, done by two threads that aren't there: what is worked on next, and when
-its result comes back, is drawn from the seed.
+"""The store's background work on two simulated threads: the seed decides what runs next, and when its result
+is delivered.
 
-A piece of work is done in one go, but may die in the middle like everything else. Rejected: threads that hand
-over at each operation on the disk (slow, and what they share are files nobody else touches meanwhile).
+A job runs without interruption, but may be killed in the middle. Rejected: threads that switch at each disk
+operation (slow, and no other thread uses the same files meanwhile).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ THREADS = 2
 
 
 class SimExecutor:
-    """See store.executor.DiskExecutor. told: called when a result came back."""
+    """See store.executor.DiskExecutor. told: called when a result was delivered."""
 
     def __init__(self, told: Callable[[], None] = lambda: None) -> None:
         self.random = Random(1)
         self._told = told
         self._waiting: list[tuple[Work[Any], Done[Any]]] = []
-        self._back: list[Callable[[], None]] = []  # the work is done, and nobody was told
+        self._back: list[Callable[[], None]] = []  # completed work whose result is not delivered yet
 
     @property
     def is_idle(self) -> bool:
-        """Is there nothing under way?"""
+        """Whether no work is queued or in flight."""
         return not self._waiting and not self._back
 
     def run(self, work: Work[T], done: Done[T]) -> None:
         self._waiting.append((work, done))
 
     def work(self) -> None:
-        """One piece of work is done; its result comes back later."""
+        """Runs one job; its result is delivered later."""
         if not self._waiting:
             return
         work, done = self._waiting.pop(self.random.randrange(min(THREADS, len(self._waiting))))
@@ -48,7 +48,7 @@ class SimExecutor:
             self._back.append(lambda: done(result, None))
 
     def finish(self) -> None:
-        """A result comes back, between two ticks."""
+        """Delivers a result, between two ticks."""
         if not self._back:
             self.work()
         if self._back:

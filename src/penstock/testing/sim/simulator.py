@@ -1,8 +1,8 @@
-"""The simulated machine: engine, store, disk and clock, and the clients' ends of everything.
+"""The simulated machine: engine, store, disk and clock, and the clients' side.
 
-Pub acks, confirmations and deliveries count as seen by clients as soon as they are routed; answers to
-requests leave with the flush at the end of the tick, as their contract says. A crash can come at any
-operation on the disk and between the steps of a tick.
+Pub acks, confirmations and deliveries count as seen by clients once they are routed; responses leave with the
+flush at the end of the tick, as their contract says. A crash can happen at any disk operation and between the
+steps of a tick.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ FEATURES: tuple[type[Feature], ...] = (History, Republished, Counters, Schedules
 class Simulator:
     """One simulated server and its clients.
 
-    random: for what the disk does. say: takes the lines of the event log. always: `sync: always`. lazy: work
-    in the background takes its time. key: what the store is encrypted with. has_copies: some of its streams
-    take over others' messages.
+    random: for disk failures. say: takes the lines of the event log. always: `sync: always`. lazy: background
+    work takes time. key: the store's encryption key. has_copies: some streams are mirrors or have sources.
     """
 
     def __init__(
@@ -78,29 +77,29 @@ class Simulator:
         self.say = say
         self.always = always
         self.lazy = lazy
-        self._pace = random.choice([0.05, 0.5])  # of work in the background
+        self._pace = random.choice([0.05, 0.5])  # of background work
         self.background = SimExecutor(self._on_finished)
         self._key = key
         self.has_copies = has_copies
-        self._is_up = False  # the server runs, and is not in recovery
-        self._is_open = False  # the tick has not ended: streams are on their way to the disk
-        self._syncs: list[tuple[StreamRecord, Snapshot]] = []  # what a sync that is under way brings there
+        self._is_up = False  # the server runs, and is not recovering
+        self._is_open = False  # the tick has not ended: syncs are in flight
+        self._syncs: list[tuple[StreamRecord, Snapshot]] = []  # what the syncs in flight make durable
         self._sync_faults = 0
         self.now = START_NS
         self.disk = SimDisk(random)
         self.streams: dict[str, StreamRecord] = {}
-        self._former: dict[tuple[str, str], set[int]] = {}  # tags of those that are gone
+        self._former: dict[tuple[str, str], set[int]] = {}  # tags of deleted streams
         self.consumers: dict[tuple[str, str], ConsumerRecord] = {}
         self.publishes: dict[int, SimPublish] = {}  # those that wait for an ack
         self.batches = BatchBook()
         self.dead_letters = DeadLetterChecks()
         self.removals = Removals()
         self.origins = Origins()
-        self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete, update
-        self.indeterminate: set[str] = set()  # names of streams whose creation or deletion failed half-way
-        self.half_updated: set[str] = set()  # of those whose update did: it may hold after a restart
+        self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete or update
+        self.indeterminate: set[str] = set()  # streams whose creation or deletion failed halfway
+        self.half_updated: set[str] = set()  # streams whose update did: it may apply after a restart
         self.flipped = False  # a bit was flipped since the last recovery
-        self.damaged = False  # ... or before: whatever is gone may be
+        self.damaged = False  # ... or before: anything may be lost
         self.kill_phase: str | None = None
         self.crashes = self.ticks = self.acks = self.deliveries = 0
         self.commands = self.power_losses = 0
@@ -111,10 +110,10 @@ class Simulator:
         self._tags = itertools.count(1)
         self._ids = itertools.count(1)
         self._answers: dict[bytes, bytes] = {}
-        self._read: list[tuple[bytes, bytes]] = []  # header and payload of what a direct get brought
+        self._read: list[tuple[bytes, bytes]] = []  # headers and payloads that a direct get returned
         self._confirmations: dict[int, tuple[ConsumerRecord, list[int]]] = {}
         self._was_faulty = False
-        self._awake = False  # the server wants another tick at once
+        self._awake = False  # the server requested another tick
         self._bound: dict[str, SinkSubscription] = {}
         self._log = LogTap(self)
         self._boot()
@@ -161,7 +160,7 @@ class Simulator:
         self._is_up = True
 
     def crash(self, *, power: bool) -> None:
-        """The process, or the machine, dies now."""
+        """Kills the process, or cuts the power, now."""
         self.crashes += 1
         self.say(f"{'POWER LOSS' if power else 'KILL'} after {self.disk.ops} operations on the disk")
         self.kill_phase = None
@@ -177,10 +176,10 @@ class Simulator:
             self.disk.restart()
 
     def recover(self, *, power: bool, twice: bool, kill_at: int | None) -> None:
-        """Starts the server again and judges what it found.
+        """Restarts the server and checks what it found.
 
-        twice: and once more, which must find the same. kill_at: the recovery itself dies at that operation
-        first.
+        twice: restarts again, which must find the same. kill_at: the recovery itself is killed at that
+        operation first.
         """
         if kill_at is not None:
             self.disk.kill_at = self.disk.ops + kill_at
@@ -205,13 +204,13 @@ class Simulator:
         self.tick(whole=True)
 
     def bind_all(self) -> None:
-        """Listens wherever push consumers deliver to."""
+        """Subscribes to all deliver subjects of push consumers."""
         for known in self.consumers.values():
             if known.push:
                 self.bind(known.push)
 
     def meet_unknown(self, stream: str, name: str) -> ConsumerRecord:
-        """Takes in a consumer as the server has it."""
+        """Creates the record of a consumer from the server's state."""
         consumer = self.engine.streams[stream].consumers[name]
         config = json.loads(encode(consumer.config))
         record = self.consumers[stream, name] = ConsumerRecord(stream, name, config, consumer.created)
@@ -222,18 +221,18 @@ class Simulator:
         return record
 
     def bind(self, subject: str) -> None:
-        """Listens on the subject that a consumer delivers to."""
+        """Subscribes to a deliver subject."""
         if subject not in self._bound:
             self._bound[subject] = SinkSubscription(ServiceSink(self._on_message), subject.encode())
             self.index.insert(self._bound[subject])
 
     def unbind(self, subject: str) -> None:
-        """Listens there no more."""
+        """Unsubscribes from a deliver subject."""
         if subject in self._bound:
             self.index.remove(self._bound.pop(subject))
 
     def configure(self, record: ConsumerRecord) -> None:
-        """A request that is on its way may have given it another configuration."""
+        """Handles a request in flight that may change the configuration."""
         stream = self.engine.streams.get(record.stream)
         consumer = stream.consumers.get(record.name) if stream is not None else None
         if consumer is not None:
@@ -241,7 +240,8 @@ class Simulator:
             record.update(config, consumer, self.streams[record.stream])
 
     def forget(self, name: str) -> None:
-        """A stream is gone, with its consumers. One whose files the disk kept may be back with a restart."""
+        """Records that a stream is gone, with its consumers. If the disk kept files, a restart may find
+        it."""
         record = self.streams.pop(name)
         self._former[name, record.identity] = record.tags
         for key in [key for key in self.consumers if key[0] == name]:
@@ -250,10 +250,10 @@ class Simulator:
     # --- the tick
 
     def tick(self, *, whole: bool = False) -> None:
-        """The end of a tick, as the server runs it; the records look on.
+        """Runs the end of a tick as the server does; the records observe it.
 
-        While streams are on their way to the disk, the tick goes on with further ones of the server; clients
-        may go on meanwhile, unless it has to be whole.
+        While syncs are in flight, the tick spans several of the server's; clients may continue meanwhile,
+        unless it is `whole`.
         """
         group = self.engine.group
         if not self._is_open:
@@ -291,7 +291,7 @@ class Simulator:
         note_kept(self, is_over=True)
 
     def _finish_work(self, rate: float) -> None:
-        """Results of work in the background come back."""
+        """Delivers results of background work."""
         background, random = self.background, self.disk.random
         background.random = random
         with self._log:
@@ -305,8 +305,8 @@ class Simulator:
             self._syncs.clear()
 
     def _on_finished(self) -> None:
-        """A result came back, maybe within a tick, while a request waited for the disk: what reached the disk
-        may be copied, and removed, in that same tick."""
+        """Called for a delivered result, maybe within a tick while a request waited for the disk: what became
+        durable may be copied, and removed, in the same tick."""
         if self._is_up:
             note_kept(self, is_over=False)
 
@@ -320,7 +320,7 @@ class Simulator:
             raise Killed
 
     def look(self, *, written: bool = True) -> None:
-        """Takes in what became of the streams; what is written now must survive the process from now on."""
+        """Lets the records follow the streams; what is written now must survive a killed process."""
         if LETTERS in self.engine.streams:
             self.dead_letters.look(self.stream(LETTERS), self.streams, self.consumers)
         for name, stream in self.engine.streams.items():
@@ -383,7 +383,7 @@ class Simulator:
         self._awake = True
 
     def _settle(self) -> None:
-        """No time passes before the ticks that the server asked for were over."""
+        """Runs the ticks that the server requested; no time passes before."""
         for _ in range(100):
             if not self._awake:
                 return
@@ -391,14 +391,14 @@ class Simulator:
         raise Violation("progress", "a hundred ticks, and it wants another one")
 
     def finish_tick(self) -> bool:
-        """Ends the tick, when streams are still on their way to the disk; were there any?"""
+        """Ends the tick if syncs are in flight; returns whether there were any."""
         was_open = self._is_open
         if was_open:
             self.tick(whole=True)
         return was_open
 
     def pass_time(self, ns: int) -> None:
-        """Lets time go by, with every deadline on the way."""
+        """Lets time pass, with every deadline on the way."""
         self.finish_tick()
         until = self.now + ns
         engine = self.engine
@@ -428,7 +428,7 @@ class Simulator:
     # --- clients
 
     def publish(self, one: SimPublish, header: bytes, size: int, *, reply: bool) -> None:
-        """Sends a publish; its payload begins with its tag."""
+        """Sends a publish; its payload starts with its tag."""
         if reply:
             self.publishes[one.tag] = one
         payload = b"%08d" % one.tag + b"." * size if not one.increment else b""
@@ -444,7 +444,7 @@ class Simulator:
         what: list[SimPublish],
         to: StreamRecord,
     ) -> None:
-        """Sends a message upon which any of these publishes may be stored."""
+        """Sends a message that may store any of these publishes."""
         for one in what:
             to.published[one.tag] = one
             to.tags.add(one.tag)
@@ -452,7 +452,7 @@ class Simulator:
         self._route(subject.encode(), inbox, header, payload)
 
     def _route(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        """A client's message reaches the server, which may apply what came before to answer it."""
+        """Routes a client's message to the server, which may apply earlier ones to respond."""
         with self._log:
             publish(self.index, subject, reply, header, payload)
         self._note_applied()
@@ -463,7 +463,7 @@ class Simulator:
                 self.batches.applied(self.streams[name], self.now, refusing=stream.refuse_all is not None)
 
     def read(self, subject: bytes, body: bytes) -> set[int] | None:
-        """A direct get of several messages: their tags, or None when it was refused."""
+        """A direct get of several messages: their tags, or None when it was rejected."""
         self._read.clear()
         self.commands += 1
         self._route(subject, b"_IN.r.1", b"", body)
@@ -475,12 +475,12 @@ class Simulator:
         return next(self._tags)
 
     def api(self, request: str, body: Any = b"", *intents: tuple[str, str]) -> Any:
-        """A request and the tick that answers it; {} without answer."""
+        """Sends a request and runs the tick with the response; {} without one."""
         inbox = b"_IN.a.%d" % next(self._ids)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.in_flight.update(intents)
         self.commands += 1
-        self.now += not self._is_open  # no two things are created at the same time
+        self.now += not self._is_open  # creation times are unique
         self._route(b"$JS.API." + request.encode(), inbox, b"", payload)
         kept = set(self.in_flight)
         self.tick(whole=True)
@@ -503,13 +503,13 @@ class Simulator:
         return answer
 
     def faulty(self) -> bool:
-        """Does the disk fail just now, or did writes wait for the next try when the tick began?"""
+        """Whether the disk fails now, or writes waited for a retry when the tick started."""
         return self._was_faulty or bool(
             self.disk.fail_rate or self.disk.room is not None or self.engine.tick._failing
         )
 
     def ack(self, record: ConsumerRecord, reply: str, seq: int, body: bytes, *, double: bool) -> None:
-        """Answers a delivery."""
+        """Acks a delivery."""
         inbox = b""
         how = body[:4].decode()
         self.commands += 1
@@ -524,14 +524,14 @@ class Simulator:
         self._route(reply.encode(), inbox, b"", body)
 
     def pull(self, stream: str, name: str, body: dict[str, Any]) -> None:
-        """A pull request."""
+        """Sends a pull request."""
         inbox = b"_IN.d.%d" % next(self._ids)
         self.commands += 1
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         self._route(subject, inbox, b"", json.dumps(body).encode())
 
     def meet(self, stream: str, name: str, answer: dict[str, Any]) -> ConsumerRecord:
-        """A consumer was created, or updated."""
+        """Records a consumer that was created or updated."""
         key = (stream, name)
         consumer = self.engine.streams[stream].consumers[name]
         known = self.consumers.get(key)
@@ -585,8 +585,8 @@ class Simulator:
     ) -> None:
         stream = (headers.value_of(header, headers.STREAM) or b"").decode()
         self.say(f"{subject.decode()} from {stream}")
-        if stream in self.streams:  # else it was created in this very tick
-            # Whoever waits for a sync hears of others that end meanwhile, in the middle of the write.
+        if stream in self.streams:  # else it was created in this tick
+            # A request that waits for a sync can see others complete, in the middle of the write.
             looked = not (self.lazy and self.always)
             feature(self.streams[stream], Republished).arrived(
                 subject.decode(), header, payload, looked=looked
@@ -603,7 +603,7 @@ class Simulator:
             return
         record = self.consumers.get((about.stream, about.consumer))
         if record is None:
-            return  # of one that was created in this very tick
+            return  # of one that was created in this tick
         if record.key in self.in_flight:
             self.configure(record)
         self._catch_up(self.streams[about.stream], about.stream_seq)
@@ -612,13 +612,13 @@ class Simulator:
         record.deliver(about, text, payload, self.streams[about.stream])
 
     def _catch_up(self, record: StreamRecord, seq: int) -> None:
-        """A client hears of a sequence. When it is new to the record, the stream's sync ended while another
-        one was waited for, in the middle of the write."""
+        """Handles a sequence that a client sees. When the record does not know it, the stream's sync ended
+        while another one was in flight, in the middle of the write."""
         if self.lazy and self.always and seq > record.last_seq:
             record.look(self.stream(record.name), self.now)
 
     def has_letters_due(self) -> bool:
-        """Are dead letters on their way?"""
+        """Whether dead letters are in flight."""
         streams = self.engine.streams.values()
         return any(one.dead_letters.is_busy for stream in streams for one in stream.consumers.values())
 
@@ -626,5 +626,5 @@ class Simulator:
         return self.engine.streams[name]
 
 
-# 500 in name only: what was asked for is not allowed.
+# Named 500, but the request is not allowed.
 _HARMLESS = frozenset({10012, 10013, 10025, 10052, 10057, 10074, 10110})

@@ -1,5 +1,5 @@
-"""Mirrors and sources as configurations say them, and, written down a second time by hand, what they make of
-a message: which are taken, and what a copy looks like."""
+"""A second, independent implementation of mirrors and sources: which messages they take, and what a copy
+looks like."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.protocol.subjects import matches
 from penstock.testing.sim.stream_checks import Held
 from penstock.testing.sim.transform_checks import stored_subject
 
-MIRROR = "M"  # the one stream that mirrors another one
-SOURCED = "T"  # the one that has sources
+MIRROR = "M"  # the stream with a mirror
+SOURCED = "T"  # the stream with sources
 TARGETS = (MIRROR, SOURCED)
 SECOND_NS = 1_000_000_000
 
@@ -22,7 +22,7 @@ _LINE = b"Nats-Stream-Source: "
 
 
 class Source(NamedTuple):
-    """What the header of a sourced copy says. key: which source of its stream; see key_of()."""
+    """The fields of a sourced copy's header. key: its source in the stream; see key_of()."""
 
     key: str
     seq: int
@@ -55,7 +55,7 @@ def source_config(name: str, target: str, last_seq: int, now: int, random: Rando
 
 
 def mirror_config(config: dict[str, Any], origin: dict[str, Any], random: Random) -> dict[str, Any]:
-    """The configuration of a stream that mirrors, made from any other one."""
+    """The configuration of a mirror, derived from any other one."""
     for useless in ("subjects", "first_seq", "subject_transform", "subject_delete_marker_ttl"):
         config.pop(useless, None)
     return _plainer(config, random) | {"mirror": origin, "allow_atomic": False, "allow_batched": False}
@@ -64,7 +64,8 @@ def mirror_config(config: dict[str, Any], origin: dict[str, Any], random: Random
 def sourced_config(
     config: dict[str, Any], sources: list[dict[str, Any]], random: Random, *, closed: bool
 ) -> dict[str, Any]:
-    """The configuration of a stream with sources, made from any other one. closed: nobody may publish."""
+    """The configuration of a stream with sources, derived from any other one. closed: it accepts no
+    publishes."""
     if closed:
         for useless in ("subjects", "subject_transform"):
             config.pop(useless, None)
@@ -73,7 +74,7 @@ def sourced_config(
 
 
 def _plainer(config: dict[str, Any], random: Random) -> dict[str, Any]:
-    """Copies come and go by limits; most streams have none, so that all of them stay to be seen."""
+    """Removes the limits from most streams, so that all copies stay visible."""
     config["allow_msg_schedules"] = False
     if random.random() < 0.6:
         config |= {"max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1, "max_age": 0}
@@ -90,7 +91,7 @@ def _plainer(config: dict[str, Any], random: Random) -> dict[str, Any]:
 
 
 def key_of(source: StreamSource) -> str:
-    """What tells the sources of a stream apart: name, filters and destinations."""
+    """Identifies a source within its stream: name, filters and destinations."""
     if not source.subject_transforms:
         return f"{source.name} {source.filter_subject or '>'} >"
     sources = "\f".join(one.src or ">" for one in source.subject_transforms)
@@ -98,7 +99,7 @@ def key_of(source: StreamSource) -> str:
 
 
 def takes(source: StreamSource, held: Held) -> bool:
-    """Does it want the message?"""
+    """Whether the source takes the message."""
     if source.opt_start_seq and held.seq < source.opt_start_seq:
         return False
     if source.opt_start_time and held.ts < parse_time(source.opt_start_time):
@@ -108,7 +109,7 @@ def takes(source: StreamSource, held: Held) -> bool:
 
 
 def renamed(source: StreamSource, config: StreamConfig, subject: str) -> str:
-    """What a copy is stored under."""
+    """The subject of a copy."""
     for one in source.subject_transforms:
         if one.dest and matches(one.src, subject):
             subject = _renamed(one.src, one.dest, subject)
@@ -128,7 +129,7 @@ def _renamed(src: str, dest: str, subject: str) -> str:
 
 
 def copied_header(source: StreamSource, held: Held, ident: str, *, is_mirror: bool) -> bytes:
-    """The header of a message's copy: without what was the origin's business, with where it came from."""
+    """The header of a copy: without headers that concerned the origin, with its position there."""
     lines = held.header.split(b"\r\n")[:-2] if held.header else []
     dropped = (b"Nats-Expected-", b"Nats-Batch-", *(() if is_mirror else (_LINE,)))
     kept = [line for line in lines if not line.startswith(dropped)]
@@ -142,7 +143,7 @@ def copied_header(source: StreamSource, held: Held, ident: str, *, is_mirror: bo
 
 
 def source_in(held: Held) -> Source | None:
-    """Where a message came from; None when it was published."""
+    """The origin of a message; None when it was published."""
     value = headers.value_of(held.header, headers.STREAM_SOURCE) if held.header else None
     if value is None:
         return None

@@ -1,14 +1,13 @@
-"""What must be true of a stream, seen from outside: a record of what it held, and why what is gone went.
+"""Checks a stream from outside: a record of what it stored, and why messages were removed.
 
-The record is not a second implementation of streams. It follows the log from tick to tick; whatever appears
-must have been published, whatever disappears must have had a reason (a request, a limit, age, an ack), and
-what the counters say must be what a count finds. At a crash it knows which of the states it saw must have
-survived.
+The record is not a second implementation of streams. It follows the log from tick to tick: what appears must
+have been published, what disappears must have had a reason (a request, a limit, age, an ack), and the
+counters must be correct. At a crash it knows which of the states it saw must have survived.
 
-- `live`: what the log held when it was looked at last; `kept`: when it was last handed to the operating
-  system; `synced`: when it was last on the disk.
-- After a killed process everything of `kept` is there, after power loss everything of `synced`; nothing that
-  was gone by then is back; of what was published since, a part may be there, each at most once.
+- `live`: messages at the last look; `kept`: as of the last write to the operating system; `synced`: as of the
+  last sync.
+- After a killed process all of `kept` is there, after a power failure all of `synced`. Nothing removed by
+  then is back. Of later publishes a part may be there, each at most once.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.testing.sim.copy_checks import Copies, Position
     from penstock.testing.sim.feature_checks import Feature
 
-GRAIN_NS = 20_000_000  # how late the server may remove what is too old
+GRAIN_NS = 20_000_000  # how late the server may expire messages
 MARKER = b"Nats-Marker-Reason"
 LETTER = b"Penstock-Dead-Letter-Stream"
 TAG = "Sim-Tag"
@@ -37,7 +36,7 @@ _PRODUCED = headers.SCHEDULER.encode() + b":"
 
 
 class Held(NamedTuple):
-    """One stored message. tag: which publish it was; 0 for what the server publishes itself."""
+    """One stored message. tag: the number of its publish; 0 for messages that the server publishes."""
 
     seq: int
     ts: int
@@ -49,16 +48,16 @@ class Held(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a stream held at some time. sources: how far it was with each."""
+    """The state of a stream at some time. sources: its positions."""
 
     live: dict[int, Held]
     last_seq: int
-    maybe: frozenset[int] = frozenset()  # gone since a recovery, which may not have been written
+    maybe: frozenset[int] = frozenset()  # removed since a recovery, perhaps not yet written
     sources: Mapping[str, Position] = MappingProxyType({})
 
 
 class SimPublish:
-    """A publish and what became of it. expect: the last sequence it asked for, and whether of its subject."""
+    """A publish and its outcome. expect: the expected last sequence, and whether of its subject."""
 
     __slots__ = (
         "answered", "expect", "increment", "msg_id", "plain", "rollup", "sent", "stream", "subject", "tag",
@@ -68,39 +67,39 @@ class SimPublish:
     def __init__(self, tag: int, stream: str, subject: str, sent: str = "") -> None:
         self.tag = tag
         self.stream = stream
-        self.subject = subject  # that it is stored under
-        self.sent = sent or subject  # that it is published under
+        self.subject = subject  # stored under it
+        self.sent = sent or subject  # published under it
         self.msg_id = b""
         self.rollup = ""
         self.ttl_ns = 0
         self.increment = ""  # of a counter
-        self.value: str | None = None  # ... and what the ack says it came to
+        self.value: str | None = None  # ... and the value in the ack
         self.expect: tuple[int, bool] | None = None
         self.plain = True
         self.answered = False
 
 
 def tag_of(payload: bytes) -> int:
-    """Payloads begin with the number of their publish."""
+    """Payloads start with the number of their publish."""
     return int(payload[:8]) if payload[:8].isdigit() else 0
 
 
 def tag_in(header: bytes, payload: bytes) -> int:
-    """The same of a message, whose header has it where the server makes the payload."""
+    """The same of a message, whose header has it where the server creates the payload."""
     value = headers.value_of(header, TAG) if header else None
     return tag_of(payload if value is None else value)
 
 
 def is_produced(header: bytes) -> bool:
-    """Did a schedule make it?"""
+    """Whether a schedule produced it."""
     return _PRODUCED in header
 
 
 def read_log(log: StreamLog, from_seq: int, *, memory: bool, damaged: bool = False) -> dict[int, Held]:
-    """What a log holds at or after a sequence, message by message.
+    """The messages of a log at or after a sequence.
 
-    damaged: bits were flipped in its files, or power loss left holes in them, so that it may find out while
-    it reads that a message is lost, and must count it as gone from then on.
+    damaged: bits were flipped in its files, or a power failure left holes, so that reading may reveal a lost
+    message, which counts as removed from then on.
     """
     found: dict[int, Held] = {}
     seq = log.next_seq(from_seq)
@@ -127,49 +126,49 @@ class StreamRecord:
 
     def __init__(self, name: str, config: StreamConfig, identity: str) -> None:
         self.name = name
-        self.identity = identity  # what tells it from others of its name
-        self.config = self.config_before = config  # now, and when the last tick ended
+        self.identity = identity  # its incarnation
+        self.config = self.config_before = config  # now, and at the end of the last tick
         self.memory = config.storage.value == "memory"
         self.live: dict[int, Held] = {}
         self.last_seq = 0
         self.kept = self.synced = Snapshot({}, 0)
         self.base = self.kept  # what the last crash had to leave
-        self.ever: dict[int, int] = {}  # tag by sequence, of everything that was seen stored
+        self.ever: dict[int, int] = {}  # tag by sequence, of all messages ever seen
         self.seq_of: dict[int, int] = {}  # sequence by tag
         self.acked: dict[int, int] = {}  # tag by sequence, of this incarnation
         self.ids: dict[bytes, tuple[int, int]] = {}  # message ids: (sequence, time) of the first
         self.window_ns = config.duplicate_window
-        self.asked: list[tuple[str, Any]] = []  # removals that were asked for in this tick
+        self.asked: list[tuple[str, Any]] = []  # removals requested in this tick
         self.published: dict[int, SimPublish] = {}  # in this tick
-        self.tags: set[int] = set()  # of everything that was ever published to it
-        self.settled: set[int] = set()  # sequences that interest or work queue retention may remove
-        self.settled_before: set[int] = set()  # ... since the last tick ended
-        self.left_otherwise: set[int] = set()  # what went for other reasons than an ack
-        self.came_back: set[int] = set()  # with a crash, that took back their removal
-        # An answer said that it exists, or it was on the disk. Until then power loss may take a stream whose
-        # creation was refused or not answered.
+        self.tags: set[int] = set()  # of all publishes to it
+        self.settled: set[int] = set()  # sequences that interest or work-queue retention may remove
+        self.settled_before: set[int] = set()  # ... since the end of the last tick
+        self.left_otherwise: set[int] = set()  # removed for other reasons than an ack
+        self.came_back: set[int] = set()  # restored by a crash that revoked their removal
+        # A response or the disk confirmed its creation. Until then a power failure may remove a stream whose
+        # creation was rejected or got no response.
         self.is_promised = True
         self.limits_changed = False
         self.features: list[Feature] = []
-        self.copies: Copies | None = None  # of a stream that mirrors another one or has sources
-        self.damaged = False  # bits were flipped in its files: what is gone may be
-        # Power loss took what was not synced; of a closed block whose index was kept, nobody knows before it
-        # is read.
+        self.copies: Copies | None = None  # of a stream with a mirror or sources
+        self.damaged = False  # bits were flipped in its files: messages may be lost
+        # A power failure lost unsynced data; in a closed block whose index was kept, this only shows when the
+        # block is read.
         self.may_have_holes = False
-        self.lost = 0  # messages that it found damaged; subjects count them until the next start
+        self.lost = 0  # messages found damaged; their subjects count them until the next start
         self._bytes = 0
-        self._looked_at = 0  # messages, when the limits were last held against them
+        self._looked_at = 0  # messages at the last check of the limits
         self._looked_at_bytes = 0
 
     # --- following the log
 
     def read(self, log: StreamLog, from_seq: int) -> dict[int, Held]:
-        """What the log holds. What it finds to be lost while it reads is gone; whether it had to last is
-        for judge() to say."""
+        """Reads the log. Messages that turn out to be lost are removed; judge() decides whether they had to
+        survive."""
         return read_log(log, from_seq, memory=self.memory, damaged=self.damaged or self.may_have_holes)
 
     def look(self, stream: StreamReplica, now: int) -> None:
-        """Takes in what changed since the last look, and checks it."""
+        """Adopts and checks the changes since the last look."""
         log = stream.log
         self.config = stream.config
         self.window_ns = min(self.window_ns, stream.config.duplicate_window)
@@ -204,23 +203,23 @@ class StreamRecord:
             feature.looked(before, fresh, now)
 
     def end_tick(self) -> None:
-        """What was asked for has been done or refused by now."""
+        """Ends the tick: requested removals were done or rejected."""
         self.asked.clear()
         self.published.clear()
         self.limits_changed = False
         self.config_before = self.config
 
     def wrote(self) -> None:
-        """Everything that was looked at is with the operating system."""
+        """Records that everything seen is written to the operating system."""
         sources = self.copies.positions() if self.copies is not None else {}
         self.kept = Snapshot(self.live, self.last_seq, sources=sources)
 
     def was_synced(self, picture: Snapshot) -> None:
-        """This is on the disk."""
+        """Records that this state is durable."""
         self.synced, self.is_promised = picture, True
 
     def survived_power_loss(self, now: int) -> None:
-        """What recovery found is on the disk; the markers which it left for what had expired are not."""
+        """What recovery found is durable, except the markers that it left for expired messages."""
         last, live = self.last_seq, dict(self.kept.live)
         while last in live and live[last].tag == 0 and live[last].ts == now:
             del live[last]
@@ -265,7 +264,7 @@ class StreamRecord:
 
     def _explain(self, gone: list[Held], before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
         if self.limits_changed:
-            return  # by the limits before the update, or by those after it
+            return  # by the limits before or after the update
         left = [held for held in gone if not self._has_reason(held, now)]
         left = [held for held in left if not _went_with_schedule(held, gone, now)]
         if left:
@@ -290,7 +289,7 @@ class StreamRecord:
         )
 
     def was_asked_for(self, held: Held) -> bool:
-        """Did a request or a rollup in this tick name it?"""
+        """Whether a request or a rollup in this tick removes it."""
         for what, detail in self.asked:
             if what == "delete" and detail == held.seq:
                 return True
@@ -303,21 +302,21 @@ class StreamRecord:
         return any(self._may_roll_up(publish, held) for publish in self.published.values())
 
     def _may_roll_up(self, publish: SimPublish, held: Held) -> bool:
-        """Does a publish take older messages away, if it was stored? One that no look saw may have been."""
+        """Whether a publish removes older messages, if it was stored. One that no look saw may have been."""
         if publish.rollup == "sub" and publish.subject != held.subject:
             return False
         return bool(publish.rollup) and held.seq < self.seq_of.get(publish.tag, held.seq + 1)
 
     def has_aged(self, held: Held, now: int) -> bool:
-        """Is it older than the stream, or itself, allows?"""
+        """Whether it is older than the stream's limit or its own allow."""
         if 0 < self.config.max_age <= now - held.ts:
             return True
         ttl = headers.value_of(held.header, headers.TTL) if held.header else None
         return ttl is not None and ttl not in (b"", b"never") and ttl_ns(ttl) <= now - held.ts
 
     def _without_subject_limit(self, left: list[Held], there: list[Held]) -> list[Held]:
-        """there: what was live, and what came since. What came may have pushed out the oldest of its subject
-        before acks or requests of the same tick took others."""
+        """there: messages that were live or came since. New messages may have evicted the oldest of their
+        subject before acks or requests of the same tick removed others."""
         most = self.config.max_msgs_per_subject
         if most <= 0:
             return left
@@ -364,7 +363,7 @@ class StreamRecord:
             )
 
     def published_more(self, fresh: dict[int, Held]) -> bool:
-        """Were there publishes in this tick of which nothing is to be seen?"""
+        """Whether publishes of this tick have left no trace."""
         return self.copies is not None or len(self.published) != len(fresh)
 
     # --- counting
@@ -375,15 +374,15 @@ class StreamRecord:
         found = (len(live), self._bytes, first)
         said = (log.messages, log.bytes, log.first_seq)
         if self.damaged and log.lost:
-            # What took the bytes that the disk changed, a record alone or notes behind it, is not known.
+            # What took the bytes changed on the disk, one record or also the tombstones after it, is unknown.
             said = (log.messages, self._bytes, log.first_seq)
         if found != said:
             raise Violation("counters", f"{self.name}: (messages, bytes, first) are {found}, it says {said}")
         self._hold_limits(found)
 
     def _hold_limits(self, found: tuple[int, int, int]) -> None:
-        """A stream that discards new messages removes none when an update shrinks a limit; until enough went
-        otherwise it may hold too much, and must not become more."""
+        """A stream with discard policy new removes nothing when an update lowers a limit; until enough is
+        removed otherwise, it may exceed the limit, but must not grow."""
         config, count = self.config, len(self.live)
         excess = 0 < config.max_msgs < count
         excess_bytes = 0 < config.max_bytes < self._bytes
@@ -396,15 +395,15 @@ class StreamRecord:
         self._looked_at, self._looked_at_bytes = count, self._bytes
 
     def count_thoroughly(self, stream: StreamReplica, now: int) -> None:
-        """What is too dear for every tick: counts by subject, gaps, what should have aged."""
+        """Checks that are too expensive for every tick: counts by subject, gaps, expiry."""
         log, live = stream.log, self.live
         counts: dict[bytes, int] = {}
         for held in live.values():
             subject = held.subject.encode()
             counts[subject] = counts.get(subject, 0) + 1
         if log.lost:
-            # Of a message whose bytes the disk changed nobody knows the subject any more: the subject's state
-            # counts it until the log is opened again.
+            # The subject of a damaged message is unknown: the subject's state counts it until the log is
+            # reopened.
             may = self.damaged or self.may_have_holes
             require(may, "counters", f"{self.name}: {log.lost} messages lost on a disk that is well")
             return
@@ -435,7 +434,7 @@ class StreamRecord:
                     raise Violation("age", f"{self.name}: {held} should have gone")
 
     def forget_the_past(self) -> None:
-        """Lets go what long runs would gather: what is known of messages that are gone."""
+        """Drops what is known of removed messages, which long runs would accumulate."""
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq in self.live}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq in self.live}
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
@@ -445,11 +444,11 @@ class StreamRecord:
     # --- answers to publishes
 
     def ack(self, publish: SimPublish, seq: int, duplicate: bool, now: int) -> None:
-        """A pub ack arrived."""
+        """Checks a pub ack."""
         if duplicate:
             first = self.ids.get(publish.msg_id)
             unseen = seq not in self.ever and seq <= self.last_seq
-            # A window that grew has the same id twice; either is an answer.
+            # After the window was extended, an id may occur twice; either sequence is valid.
             held = self.live.get(seq)
             is_earlier = (
                 held is not None
@@ -468,7 +467,7 @@ class StreamRecord:
                 )
 
     def promise(self, publish: SimPublish, seq: int, now: int) -> None:
-        """An ack says that the publish is stored there."""
+        """Records that a publish is acked as stored."""
         known = self.ever.get(seq)
         if known is None:
             self.ever[seq] = publish.tag  # came and went within the tick
@@ -480,11 +479,11 @@ class StreamRecord:
         self.acked[seq] = publish.tag
 
     def may_refuse(self, publish: SimPublish) -> bool:
-        """May a publish get an error, with a disk that works?"""
+        """Whether a publish may be rejected while the disk works."""
         config = self.config
         return (
             not publish.plain
-            or self.limits_changed  # it may have met the limits before the update
+            or self.limits_changed  # perhaps by the limits before the update
             or config.discard is DiscardPolicy.NEW
             or config.sealed
             or config.max_msg_size >= 0
@@ -494,7 +493,7 @@ class StreamRecord:
     # --- after a crash
 
     def judge(self, stream: StreamReplica, now: int, *, power: bool, always: bool) -> None:
-        """Compares what was recovered with what must have survived, and goes on from there."""
+        """Compares the recovered messages with what must have survived, and adopts them."""
         log = stream.log
         found = self.read(log, 1)
         base = self.synced if power else self.kept
@@ -520,7 +519,7 @@ class StreamRecord:
         for seq, held in found.items():
             known = self.ever.get(seq)
             if held.tag == 0 and seq > base.last_seq:
-                continue  # a marker which recovery left
+                continue  # a marker left by recovery
             if held.tag and not self._is_copy(held):
                 if held.tag in tags:
                     raise Violation("no duplicate", f"{self.name}: {held.tag} is {tags[held.tag]} and {seq}")
@@ -541,12 +540,12 @@ class StreamRecord:
         return self.copies is not None and self.copies.takes_in(held)
 
     def may_be_missing(self, held: Held, found: dict[int, Held], now: int, *, power: bool) -> bool:
-        """May a crash have left out what was there?"""
+        """Whether a crash may have lost a message."""
         if held.seq not in self.live:
-            return True  # it was removed after the base was written
+            return True  # removed after the base was written
         if self._has_reason(held, now) or _went_with_schedule(held, self.live.values(), now):
             return True
-        # By the limits before an update that the crash interrupted, or by those after it.
+        # By the limits before or after an update that the crash interrupted.
         configs = [self.config, self.config_before] if self.limits_changed else [self.config]
         return any(self._had_no_room(held, found, config, power=power) for config in configs)
 
@@ -557,9 +556,9 @@ class StreamRecord:
         if config.max_msgs_per_subject > 0 and (
             self.published or self.copies or self.limits_changed or power or config.allow_msg_schedules
         ):
-            # What expired may be back with a power loss, and count beside what was published since. It can
-            # take the newer message of its subject, and leave what was written after it: the note that the
-            # older one made way for it.
+            # Messages that expired may be restored by a power failure, and count beside those published
+            # since. One can remove the newer message of its subject, and leave what was written after it: the
+            # tombstone of the older one.
             lost = power and any(one.subject == held.subject for one in self.published.values())
             lost = lost or (power and self.copies is not None)
             newer = any(one.subject == held.subject and one.seq > held.seq for one in found.values())
@@ -567,16 +566,16 @@ class StreamRecord:
         return False
 
     def _judge_prefix(self, found: dict[int, Held], base: Snapshot, now: int) -> None:
-        """Of what was appended since the last write, recovery keeps a beginning."""
+        """Of what was appended since the last write, recovery keeps a prefix."""
         since = [seq for seq in self.live if seq > base.last_seq]
-        # (A schedule that is due at the start may have produced others under the same sequences.)
+        # (A schedule that is due at the start may have produced others with the same sequences.)
         present = [seq for seq in since if found.get(seq) == self.live[seq]]
         missing = [seq for seq in since if seq not in present and not self._has_reason(self.live[seq], now)]
         if missing and present and min(missing) < max(present) and not self.asked and not self.published:
             raise Violation("prefix", f"{self.name}: {missing} are gone, {present} are there")
 
     def adopt(self, stream: StreamReplica, found: dict[int, Held] | None = None) -> None:
-        """What is there now is what the stream is from here on."""
+        """Adopts the present state of the stream."""
         log = stream.log
         self.config, self.identity = stream.config, stream.identity
         found = self.read(log, 1) if found is None else found
@@ -589,7 +588,7 @@ class StreamRecord:
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= self.last_seq}
-        # A marker of the recovery may have the sequence of a publish that was not written.
+        # A marker of the recovery may have the sequence of an unwritten publish.
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if self._is_at(tag, seq)}
         self.ids = {msg_id: first for msg_id, first in self.ids.items() if self._may_have(msg_id, first[0])}
         for held in self.live.values():
@@ -600,7 +599,7 @@ class StreamRecord:
         lost = frozenset(range(1, self.last_seq + 1)) - self.live.keys()
         self.kept = Snapshot(self.live, self.last_seq, lost)
         self.end_tick()
-        self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may bring some back
+        self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may restore some
         self._count(log)
 
     def _is_at(self, tag: int, seq: int) -> bool:
@@ -608,7 +607,7 @@ class StreamRecord:
         return held is not None and held.tag == tag
 
     def _may_have(self, msg_id: bytes, seq: int) -> bool:
-        """After a crash: may the message of that sequence have had the id? One that was not written can have
+        """Whether the message of a sequence may have had the id, after a crash. An unwritten message may have
         left its sequence to another one."""
         held = self.live.get(seq)
         return seq <= self.last_seq and (held is None or _msg_id_of(held) == msg_id)
@@ -619,7 +618,7 @@ def _msg_id_of(held: Held) -> bytes | None:
 
 
 def _has_happened(held: Held, now: int) -> bool:
-    """Is it a schedule that happens once, whose time has come?"""
+    """Whether it is a schedule for one time, which has passed."""
     once = headers.value_of(held.header, headers.SCHEDULE) if held.header else None
     if once is None or not once.startswith(b"@at "):
         return False
@@ -627,15 +626,15 @@ def _has_happened(held: Held, now: int) -> bool:
 
 
 def _went_with_schedule(held: Held, others: Iterable[Held], now: int) -> bool:
-    """Did it go with a schedule of its subject, which takes all of the subject along? It replaced the older
-    ones, but power loss may have brought them back."""
+    """Whether it was removed with a schedule, which removes all messages of its subject. It replaced the
+    older ones, but a power failure may have restored them."""
     return any(
         one.subject == held.subject and one.seq > held.seq and _has_happened(one, now) for one in others
     )
 
 
 def ttl_ns(ttl: bytes) -> int:
-    """How long a message with this TTL lives."""
+    """The lifetime of a message with this TTL in ns."""
     from penstock.jetstream.stream.ttl import parse_ttl
 
     return int(ttl) * NS_PER_S if ttl.isdigit() else parse_ttl(ttl)

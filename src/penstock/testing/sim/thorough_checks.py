@@ -1,4 +1,4 @@
-"""Checks that are too dear for every tick: counts, gaps, what consumers say of themselves."""
+"""Checks that are too expensive for every tick: counts, gaps, and consumer infos."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def check_all(world: Simulator) -> None:
-    """Everything that is too dear for every tick."""
+    """Runs all of them."""
     if world.has_copies:
-        world.pass_time(0)  # copies may be too old from the start
+        world.pass_time(0)  # copies may have expired already
     world.tick(whole=True)
     note_kept(world, is_over=False)
-    # What an interest stream delivers to those that don't ack goes after the write of its tick.
+    # An interest stream removes messages delivered without acks after the write of their tick.
     world.look(written=False)
     for record in world.streams.values():
         record.end_tick()

@@ -1,8 +1,8 @@
-"""What must be true of subjects that streams change, and of messages that they publish again.
+"""Checks subject transforms and republished messages.
 
-The renaming is written down a second time here, by hand for a handful of transforms. Whatever is stored under
-a subject that `republish` takes goes out once, in the order of sequences, after it was written, with headers
-that say what it was.
+The mapping is implemented a second time here, by hand for a few transforms. Every message stored under a
+subject that matches `republish` is sent once, in the order of sequences, after it was written, with headers
+that describe it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tokens = list[str]
 
 
 class Rule(NamedTuple):
-    """A transform without the stream's name, which is the first token of everything."""
+    """A transform without the stream's name, which is the first token of all subjects."""
 
     src: str
     dest: str
@@ -48,7 +48,7 @@ RULES = (
 
 
 def renaming_config(name: str, random: Random) -> dict[str, Any]:
-    """What a configuration says about it."""
+    """The transform settings of a configuration."""
     config: dict[str, Any] = {}
     if random.random() < 0.25:
         rule = random.choice(RULES)
@@ -65,7 +65,7 @@ def renaming_config(name: str, random: Random) -> dict[str, Any]:
 
 
 def stored_subject(config: StreamConfig, subject: str) -> str:
-    """What a message published under a subject of the stream is stored under."""
+    """The subject under which a message is stored."""
     transform = config.subject_transform
     if transform is None or not matches(transform.src, subject):
         return subject
@@ -76,7 +76,7 @@ def stored_subject(config: StreamConfig, subject: str) -> str:
 
 
 def republished_subject(config: StreamConfig, subject: str) -> str | None:
-    """What a stored message goes out under again."""
+    """The subject under which a stored message is republished, or None."""
     republish = config.republish
     if republish is None or not matches(republish.src, subject):
         return None
@@ -87,16 +87,17 @@ def republished_subject(config: StreamConfig, subject: str) -> str | None:
 
 
 class Republished(Feature):
-    """Of one stream."""
+    """The republished messages of one stream."""
 
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
-        self._last = 0  # the sequence that came last
-        self._due: dict[int, set[str | None]] = {}  # stored, and not come yet: as what; None: maybe not
+        self._last = 0  # the last sequence received
+        # stored, but not received: the possible subjects; None: maybe not sent
+        self._due: dict[int, set[str | None]] = {}
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
-        """What goes out is decided when a message is stored, in the tick of an update by either
-        configuration, and may have to wait for a disk that fails."""
+        """Decides what is republished when messages are stored; in the tick of an update, by either
+        configuration. Sending may have to wait for a failing disk."""
         configs = (self.record.config_before, self.record.config)
         for seq, held in fresh.items():
             wanted = {republished_subject(config, held.subject) for config in configs}
@@ -104,7 +105,7 @@ class Republished(Feature):
                 self._due[seq] = wanted
 
     def arrived(self, subject: str, header: bytes, payload: bytes, *, looked: bool) -> None:
-        """A message came. looked: the record has seen everything that was written."""
+        """Checks a republished message. looked: the record has seen everything that was written."""
         record = self.record
         about = {name: (headers.value_of(header, name) or b"").decode() for name in _ABOUT}
         seq = int(about[headers.SEQUENCE])
@@ -133,13 +134,13 @@ class Republished(Feature):
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
         if faulty:
-            return  # what can't be written goes out when it is
+            return  # unwritten messages are sent once they are written
         due, self._due = self._due, {}
         left = [seq for seq, wanted in due.items() if None not in wanted]
         require(not left, "republish", f"{self.record.name}: {left} did not go out again")
 
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
-        """What recovery stores (markers, what schedules made) goes out too, and nothing else does."""
+        """Messages that recovery stores (markers, scheduled messages) are republished too, and no others."""
         self._last = 0
         record = self.record
         self._due = {

@@ -1,10 +1,10 @@
-"""What the checkers raise."""
+"""The exception of the checkers."""
 
 from __future__ import annotations
 
 
 class Violation(AssertionError):
-    """The server broke a promise. `rule` names it, so that a shrunk run can be told to fail alike."""
+    """The server broke a promise. `rule` names it, so that shrinking finds runs with the same failure."""
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(f"{rule}: {what}")
@@ -12,6 +12,6 @@ class Violation(AssertionError):
 
 
 def require(holds: bool, rule: str, what: str) -> None:
-    """Raises Violation unless it holds. Build `what` lazily where that costs: this is for rare checks."""
+    """Raises Violation unless `holds`. For rare checks, since `what` is built in any case."""
     if not holds:
         raise Violation(rule, what)

@@ -1,6 +1,6 @@
-"""What clients do: each action draws its details from the Random it is given and does them in a world.
+"""Client actions: each draws its details from its Random and runs in a simulator.
 
-Rejected: a list of prepared operations (what is worth doing depends on what is there).
+Rejected: a list of prepared operations (useful actions depend on the present state).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
 
 
 def create_letters(world: Simulator) -> None:
-    """The stream of dead letters, for the whole run."""
+    """Creates the stream of dead letters, for the whole run."""
     world.api(f"STREAM.CREATE.{LETTERS}", CONFIG, ("create", LETTERS))
 
 
@@ -104,7 +104,7 @@ def create_stream(world: Simulator, random: Random) -> None:
 
 
 def create_target(world: Simulator, random: Random) -> None:
-    """A mirror, or a stream with sources, of what there is."""
+    """Creates a mirror, or a stream with sources, of existing streams."""
     name = target_name(random)
     if not world.has_copies or name in world.streams or len(world.streams) < 2:
         return
@@ -115,7 +115,7 @@ def create_target(world: Simulator, random: Random) -> None:
 
 
 def plain_config(name: str, random: Random) -> dict[str, Any]:
-    """A configuration of anything but counters."""
+    """A configuration without counters."""
     config = stream_config(name, random)
     while config.get("allow_msg_counter"):
         config = stream_config(name, random)
@@ -139,7 +139,8 @@ def update_stream(world: Simulator, random: Random) -> None:
     if present.allow_msg_schedules:
         config["discard"] = "old"
         config.pop("discard_new_per_subject", None)
-    config["no_ack"] = present.no_ack  # else fast batches that got no answers get one for all of them
+    # else the next response to fast batches without responses covers all of them
+    config["no_ack"] = present.no_ack
     config["storage"] = present.storage.value
     config["retention"] = present.retention.value
     config["allow_msg_ttl"] = present.allow_msg_ttl
@@ -201,7 +202,8 @@ def get_message(world: Simulator, random: Random) -> None:
         body = {"last_by_subj": subject}
         found = [held for held in record.live.values() if held.subject == subject]
         expected = found[-1] if found else None
-    # What waits is stored before the answer, and a mirror may take it out of a work queue at once.
+    # Waiting publishes are stored before the response, and a mirror may remove them from a work queue at
+    # once.
     before = set(record.live), record.last_seq
     answer = world.api(f"STREAM.MSG.GET.{record.name}", body)
     if record.name not in world.streams or (set(record.live), record.last_seq) != before:
@@ -212,13 +214,13 @@ def get_message(world: Simulator, random: Random) -> None:
 
 
 def any_stream(world: Simulator, random: Random) -> StreamRecord | None:
-    """One of the streams there are."""
+    """A random stream, or None."""
     names = sorted(world.streams.keys() - {LETTERS})
     return world.streams[random.choice(names)] if names else None
 
 
 def any_open_stream(world: Simulator, random: Random) -> StreamRecord | None:
-    """One of those that take publishes."""
+    """A random stream that accepts publishes, or None."""
     names = [name for name in sorted(world.streams.keys() - {LETTERS}) if is_open(world.streams[name])]
     return world.streams[random.choice(names)] if names else None
 
@@ -227,7 +229,7 @@ def any_open_stream(world: Simulator, random: Random) -> StreamRecord | None:
 
 
 def publish_some(world: Simulator, random: Random) -> None:
-    """A burst within one tick."""
+    """Publishes a burst within one tick."""
     for _ in range(random.choice([1, 1, 2, 5, 12])):
         record = any_open_stream(world, random)
         if record is None:
@@ -238,7 +240,7 @@ def publish_some(world: Simulator, random: Random) -> None:
 
 
 def count(world: Simulator, random: Random, record: StreamRecord) -> None:
-    """An increment of a counter."""
+    """Increments a counter."""
     publish = new_publish(world, record, random.choice(TOKENS))
     pairs = [(headers.INCR, random.choice(INCREMENTS)), (TAG, f"{publish.tag:08d}")]
     publish.increment = pairs[0][1]
@@ -250,7 +252,7 @@ def count(world: Simulator, random: Random, record: StreamRecord) -> None:
 
 
 def schedule(world: Simulator, random: Random) -> None:
-    """Asks for a message that comes later, once or again and again."""
+    """Publishes a schedule."""
     record = any_stream_with(world, random, "allow_msg_schedules")
     if record is None:
         return
@@ -387,7 +389,7 @@ def pause_consumer(world: Simulator, random: Random) -> None:
 
 
 def toggle_interest(world: Simulator, random: Random) -> None:
-    """Somebody begins, or ceases, to listen to a push consumer."""
+    """Subscribes to a push consumer's deliver subject, or unsubscribes."""
     record = any_consumer(world, random)
     if record is not None and record.push:
         world.say(f"interest in {record.push} changes")
@@ -415,7 +417,7 @@ def pull(world: Simulator, random: Random) -> None:
 
 
 def ack_some(world: Simulator, random: Random) -> None:
-    """Answers some of what was delivered, in one tick."""
+    """Acks some deliveries, in one tick."""
     for record in list(world.consumers.values()):
         if not record.outstanding or record.policy == "none":
             continue
@@ -441,7 +443,7 @@ def ack_some(world: Simulator, random: Random) -> None:
 
 
 def terminate_some(world: Simulator, random: Random) -> None:
-    """A consumer with dead letters gives up what it has; its letters may be on their way when others act."""
+    """Terminates deliveries of a consumer with dead letters, which may be in flight during later actions."""
     records = [one for one in world.consumers.values() if one.dead_letter]
     if not records:
         return
@@ -458,7 +460,7 @@ def terminate_some(world: Simulator, random: Random) -> None:
 
 
 def any_consumer(world: Simulator, random: Random) -> ConsumerRecord | None:
-    """One of the consumers there are."""
+    """A random consumer, or None."""
     keys = sorted(world.consumers)
     return world.consumers[random.choice(keys)] if keys else None
 
@@ -477,7 +479,7 @@ def check_all(world: Simulator, random: Random) -> None:
 
 
 def fail_disk(world: Simulator, random: Random) -> None:
-    """The disk is full, or fails now and then; or it is well again."""
+    """Makes the disk full, makes it fail at times, or repairs it."""
     disk = world.disk
     if disk.room is not None or disk.fail_rate:
         heal_disk(world)
@@ -490,7 +492,7 @@ def fail_disk(world: Simulator, random: Random) -> None:
 
 
 def heal_disk(world: Simulator) -> None:
-    """The disk is well, and the server has tried again."""
+    """Repairs the disk, and waits for the server's retry."""
     if world.disk.room is not None or world.disk.fail_rate:
         world.disk.room, world.disk.fail_rate = None, 0.0
         world.say("the disk is well")
@@ -527,7 +529,7 @@ ACTIONS: tuple[tuple[Action, int], ...] = (
 
 
 def drain(world: Simulator) -> None:
-    """Everybody pulls and acks until nothing comes any more; then everything must have come."""
+    """Pulls and acks until nothing arrives; then checks that everything was delivered."""
     for stream in list(world.streams.values()):
         for subject in {held.subject for held in stream.live.values() if is_schedule(held)}:
             stream.asked.append(("purge", (subject, 0)))
@@ -540,10 +542,10 @@ def drain(world: Simulator) -> None:
             world.bind(record.push)
     pull_everything(world)
     if world.has_copies:
-        world.pass_time(40 * SECOND_NS)  # what expires leaves markers, which are copied
+        world.pass_time(40 * SECOND_NS)  # expired messages leave markers, which are copied
         pull_everything(world)
-    world.pass_time(12 * SECOND_NS)  # letters without an answer are sent again
-    pull_everything(world)  # what expired meanwhile left markers
+    world.pass_time(12 * SECOND_NS)  # unacked dead letters are sent again
+    pull_everything(world)  # messages that expired meanwhile left markers
     check_copies(world)
     for record in world.consumers.values():
         check_drained(world, record)
@@ -553,7 +555,7 @@ def drain(world: Simulator) -> None:
 
 
 def remove_consumers(world: Simulator) -> None:
-    """Every other consumer is deleted, and those expire that are not used."""
+    """Deletes every other consumer, and lets unused ones expire."""
     for key in sorted(world.consumers)[::2]:
         if key in world.consumers:
             world.removals.remove(world, world.consumers[key])
@@ -561,7 +563,7 @@ def remove_consumers(world: Simulator) -> None:
 
 
 def pull_everything(world: Simulator) -> None:
-    """Pulls and acks until nothing comes."""
+    """Pulls and acks until nothing arrives."""
     lag = -1
     for _ in range(400):
         busy = False
@@ -577,7 +579,7 @@ def pull_everything(world: Simulator) -> None:
         world.tick()
         if world.deliveries == before and not busy:
             if world.finish_tick():
-                continue  # what waited for a sync may have been delivered just now
+                continue  # messages that waited for a sync may have been delivered just now
             waits = any(world.engine.streams[s].consumers[n].state.num_pending for s, n in world.consumers)
             lag, before_lag = lag_of(world), lag
             if not waits and lag in (0, before_lag):
@@ -590,13 +592,14 @@ def _consumer(world: Simulator, record: ConsumerRecord) -> ConsumerReplica:
 
 
 def check_drained(world: Simulator, record: ConsumerRecord) -> None:
-    """Did a consumer see all there is for it?"""
+    """Checks that a consumer got all its messages."""
     if record.policy != "explicit" or not record.simple_start:
         return
     consumer = _consumer(world, record)
     held = world.streams[record.stream].live.values()
     if record.key_token and not record.rewired:
-        # What one did before that came back after its removal is not known: it is judged by what follows.
+        # The earlier deliveries of one that came back after its removal are unknown; it is checked by what
+        # follows.
         start = max(record.start, record.recovered + 1) if record.was_removed else record.start
         missing = [one.seq for one in held if one.seq >= start and one.seq not in record.came]
         missing = [seq for seq in missing if record.wants(world.streams[record.stream].live[seq].subject)]
