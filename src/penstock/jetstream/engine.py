@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from penstock.jetstream.opening import Opening
 from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
+from penstock.jetstream.stream import shrinking
 from penstock.jetstream.stream.overflow import Overflow
 from penstock.jetstream.stream.source_config import check_among
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
@@ -51,7 +52,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.jetstream")
 
+T = TypeVar("T")
+
 CONSUMER_END_WORK = 16 * 1024  # ending a consumer, in the units of slices.py
+NOTED_REMOVALS = 8192  # messages that slices remove before a tick writes their notes: 1.5 ms at most
 # removing a consumer's files, or one file of the stream; a slow disk takes ten times as long
 FILES_WORK = 128 * 1024
 
@@ -249,8 +253,9 @@ class JetStreamEngine:
             raise codes.STREAM_NAME_EXIST_RESTORE_FAILED.exception(stream=name)
         return config
 
-    def update_stream(self, request: Any, now: int) -> StreamReplica:
-        """Updates a stream's configuration. Raises JetStreamApiError like create_stream, 10059, 10052."""
+    def update_stream(self, request: Any, now: int) -> Generator[int, None, StreamReplica]:
+        """Updates a stream's configuration, then removes messages above lowered limits. Yields work in the
+        units of slices.py. Raises JetStreamApiError like create_stream, 10059, 10052."""
         stream = self.stream(request.name)
         config = self._among_others(stream_config.updated(stream.config, request, self.config), request)
         self._check_consumer_limits(stream, config)
@@ -269,8 +274,33 @@ class JetStreamEngine:
         if config.retention is not retention:
             self.reviews.begin(stream)
         self.tick.touch_stream(stream)
+        yield from self.removing(stream, shrinking.slices(stream, self.clock))
+        self.tick.touch_stream(stream, at_once=False)  # a start would enforce the limits again
         self.advisories.stream_action(stream.name, "modify")
         return stream
+
+    def removing(self, stream: StreamReplica, steps: Generator[int, None, T]) -> Generator[int, None, T]:
+        """The slices of a request that removes messages of a stream; returns what they return.
+
+        Notes of removed messages are written while it goes on: those of a million take a tenth of a second.
+        After a crash, what was removed so far is gone.
+
+        Raises JetStreamApiError 10059 when the stream is deleted meanwhile.
+        """
+        noted = stream.log.removals
+        with self.containment.changing(stream):
+            while True:
+                try:
+                    work = next(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                if stream.log.removals - noted >= NOTED_REMOVALS:
+                    noted = stream.log.removals
+                    self.tick.note_removals(stream)
+                yield work
+                if self.streams.get(stream.name) is not stream:
+                    raise codes.STREAM_NOT_FOUND.exception(stream=stream.name)
 
     def delete_stream(self, name: str) -> None:
         """Deletes a stream with its messages and consumers, also an offline one.

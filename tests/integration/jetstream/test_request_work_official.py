@@ -65,3 +65,31 @@ def test_origins_shared_in_layers_are_no_circle(client: RawNats) -> None:
     circle = {"name": "L0x", "subjects": ["layer.x"], "sources": [{"name": "L4y"}]}
     error = client.request("$JS.API.STREAM.UPDATE.L0x", circle)["error"]
     assert (error["err_code"], error["description"]) == (10052, "detected cycle")
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"max_msgs": 7}, (7, 1994, 4)),
+        ({"max_bytes": 1000}, (25, 1976, 4)),
+        ({"max_msgs_per_subject": 2}, (8, 1993, 4)),
+        ({"max_msgs_per_subject": 3, "max_msgs": 10}, (10, 1991, 4)),
+        ({"max_msgs": 7, "discard": "new"}, (2000, 1, 4)),
+    ],
+    ids=str,
+)
+def test_an_update_is_answered_when_what_is_above_its_limits_is_gone(
+    client: RawNats, limits: dict[str, Any], left: tuple[int, int, int]
+) -> None:
+    create(client, "SHRINK", ["shrink.>"])
+    for n in range(2000):
+        client.publish(f"shrink.{n % 4}", b"x")
+    client.request("shrink.0", {})
+    client.request("$JS.API.STREAM.MSG.DELETE.SHRINK", {"seq": 2001})
+    config = {"name": "SHRINK", "subjects": ["shrink.>"], **limits}
+    for state in (
+        client.request("$JS.API.STREAM.UPDATE.SHRINK", config)["state"],
+        client.request("$JS.API.STREAM.INFO.SHRINK")["state"],
+    ):
+        assert (state["messages"], state["first_seq"], state["num_subjects"]) == left
+        assert state["last_seq"] == 2001

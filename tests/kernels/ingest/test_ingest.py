@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from importlib.machinery import ExtensionFileLoader
 
 import pytest
@@ -16,7 +17,7 @@ from penstock.kernels.ingest.ingest import (
     PlainLimits,
     StreamSink,
     apply_plain,
-    enforce_all,
+    enforce_part,
     store_one,
 )
 from penstock.kernels.log.message_ids import MessageIds
@@ -220,7 +221,7 @@ def test_ids_are_found_without_the_space_around_them(value: bytes) -> None:
     assert acks.items()[1] == (b"r", b'{"stream":"S","seq":1,"duplicate":true}')
 
 
-def test_store_one_and_enforce_all_hold_the_limits() -> None:
+def test_store_one_and_enforce_part_hold_the_limits() -> None:
     log = StreamLog()
     limits = PlainLimits(msgs_max=3, per_subject_max=2)
     for n in range(4):
@@ -229,8 +230,32 @@ def test_store_one_and_enforce_all_hold_the_limits() -> None:
     for _ in range(2):
         store_one(log, limits, b"b", b"NATS/1.0\r\nX: y\r\n\r\n", b"", 5)
     assert [m[0] for m in content(log)] == [4, 5, 6]
-    enforce_all(log, PlainLimits(per_subject_max=1))
+    work, at = enforce_part(log, PlainLimits(per_subject_max=1), 1, 1_000_000)
     assert [m[0] for m in content(log)] == [4, 6]
+    assert (0 < work < 1_000_000, at) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"msgs_max": 30}, {"bytes_max": 2000}, {"per_subject_max": 2}, {"per_subject_max": 3, "msgs_max": 20}],
+    ids=str,
+)
+def test_lowered_limits_hold_after_parts_of_bounded_work(limits: dict[str, int]) -> None:
+    log, rng = StreamLog(), random.Random(5)
+    subjects = [b"s.%d" % rng.randrange(20) for _ in range(3000)]
+    for subject in subjects:
+        log.append(subject, b"", b"x", 1)
+    at, parts = 1, 0
+    while at:
+        before = log.removals
+        work, at = enforce_part(log, PlainLimits(**limits), at, 5000)
+        assert log.removals - before <= work // 192 and work <= 5000 + 16 * 200
+        parts += 1
+    assert parts > 50
+    keep = limits.get("per_subject_max", 3000)
+    kept = [seq for n, seq in enumerate(range(1, 3001)) if subjects[n:].count(subjects[n]) <= keep]
+    most = limits.get("msgs_max") or (2000 // log.cost_of(3, 0, 1) if "bytes_max" in limits else 3000)
+    assert [m[0] for m in content(log)][3:] == kept[-most:][3:]
 
 
 def test_publishes_that_fit_no_record_are_refused() -> None:

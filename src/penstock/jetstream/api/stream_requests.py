@@ -60,10 +60,10 @@ def create(engine: JetStreamEngine, request: ApiRequest) -> StreamCreateResponse
 
 
 def update(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamUpdateResponse]:
-    """STREAM.UPDATE; the response follows the removal of messages that another retention policy does not
-    keep."""
+    """STREAM.UPDATE; the response follows the removal of messages that lower limits or another retention
+    policy do not keep."""
     body = _config_request(request, name_first=True)
-    stream = engine.update_stream(body, request.now)
+    stream = yield from engine.update_stream(body, request.now)
     yield from engine.reviews.wait(stream)
     return StreamUpdateResponse(**_info(engine, stream, request.now))
 
@@ -132,17 +132,8 @@ def purge(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, 
     stream = engine.stream(request.args[0])
     if body.seq > 0 and body.keep > 0:
         raise codes.BAD_REQUEST.exception()
+    purged = yield from engine.removing(stream, stream.purge(body.filter.encode(), body.seq, body.keep))
     with engine.containment.changing(stream):
-        steps = stream.purge(body.filter.encode(), body.seq, body.keep)
-        while True:
-            try:
-                work = next(steps)
-            except StopIteration as end:
-                purged = end.value
-                break
-            yield work
-            if engine.streams.get(stream.name) is not stream:
-                raise codes.STREAM_NOT_FOUND.exception(stream=stream.name)
         try:
             engine.tick.keep_change(stream)
         except StoreWriteError as error:

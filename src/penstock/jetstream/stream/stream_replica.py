@@ -40,7 +40,7 @@ from penstock.kernels.ingest.ingest import (
     PlainLimits,
     StreamSink,
     apply_plain,
-    enforce_all,
+    enforce_part,
     store_one,
 )
 from penstock.kernels.ingest.interest_state import InterestState
@@ -150,7 +150,7 @@ class StreamReplica:
         self.sync_at_once = False  # a request changed the stream and gets its response in this tick
         self.accounted_bytes = 0  # the size that Capacity has counted
         self._now = created
-        self._is_behind = False  # expire() stopped at its limit
+        self.is_behind = False  # expire() stopped at its limit
         self._configure()
         self._subscriptions: list[SinkSubscription] = []
 
@@ -338,7 +338,7 @@ class StreamReplica:
     # --- requests ------------------------------------------------------------------------------
 
     def update(self, config: StreamConfig, now: int) -> None:
-        """Changes to a (checked) configuration and enforces lower limits at once.
+        """Changes to a (checked) configuration; shrinking.py enforces limits that it lowers.
 
         Raises StoreError when it cannot be stored; the present one then remains.
         """
@@ -356,8 +356,6 @@ class StreamReplica:
             recover_ids(self.ids, self.log, now)  # from now on this stream detects duplicates itself
         if not config.allow_atomic:
             self.atomic.drop()
-        enforce_all(self.log, self.limits)
-        self.expire(now)
 
     def purge(self, filter_subject: bytes, upto_seq: int, keep: int) -> Generator[int, None, int]:
         """Removes messages (of a filter, below a sequence, except the newest `keep`), in slices (slices.py);
@@ -426,7 +424,9 @@ class StreamReplica:
         self.number_from_first()
         if not self.config.sealed:
             # A crash between a message and the tombstone of the one it replaced leaves both.
-            enforce_all(self.log, self.limits)
+            at = 1
+            while at:
+                _, at = enforce_part(self.log, self.limits, at, sys.maxsize)
         recover_ids(self.ids, self.log, now)
         self._go_on(self.source_states)
         if self.config.allow_msg_ttl:
@@ -454,7 +454,7 @@ class StreamReplica:
         self._now = now
         done = self.expiry.run(self.config.max_age, now, work)
         done += self._run_schedules(now, work - done)
-        self._is_behind = done >= work
+        self.is_behind = done >= work
         return done
 
     def _run_schedules(self, now: int, work: int) -> int:
@@ -510,7 +510,7 @@ class StreamReplica:
         ids, fast, atomic = self.ids.next_deadline(), self.fast.next_deadline(), self.atomic.next_deadline()
         if self.config.sealed:
             return earliest(ids, fast, atomic)
-        if self._is_behind:
+        if self.is_behind:
             return self._now  # not earlier, so that others that are due run first
         expiry = self.expiry.next_deadline(self.config.max_age)
         return earliest(ids, fast, atomic, expiry, self.schedules.next_deadline())

@@ -21,7 +21,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from penstock.kernels.consumer.ack_state cimport AckState
 from penstock.kernels.wire.buffers cimport RunBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport SubjectMapper
-from penstock.kernels.ingest.ingest cimport PlainLimits
+from penstock.kernels.ingest.ingest cimport PlainLimits, enforce
 from penstock.kernels.log.message_ids cimport MessageIds
 from penstock.kernels.ingest.publish_headers cimport ID_NAME_SIZE, trim
 from penstock.kernels.log.records cimport Record, cost_of, record_size
@@ -353,13 +353,7 @@ cdef uint64_t store(
         seq = log.append_message(m, ts)
         if republisher is not None:
             republisher.after(m, seq, ts)
-        if limits.per_subject_max:
-            log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max)
-        if not limits.discard_new and (
-            (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max)
-            or (limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max)
-        ):
-            log.enforce_limits(limits.msgs_max, limits.bytes_max)
+        enforce(log, limits, m)
     ids.set_last(m.body + head.id_start, head.id_len)
     if head.flags & COPY_HAS_ID:
         ids.remember(m.body + head.id_start, head.id_len, seq, ts)

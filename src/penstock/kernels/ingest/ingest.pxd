@@ -45,6 +45,9 @@ cdef class PlainLimits:
     cdef readonly InterestState interest_state       # of an interest stream: what nobody wants is not stored; else None
     cdef readonly bytes stream                                  # its name
 
+# Makes room for the stored message, or nearly so while the log is above limits that were lowered.
+cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1
+
 # Stores the publish, or uses up a sequence for what nobody wants, remembers its message id and enforces the
 # limits: returns its sequence.
 cdef uint64_t store_publish(

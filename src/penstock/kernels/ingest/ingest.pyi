@@ -145,5 +145,11 @@ def scan_headers(log: StreamLog, name: bytes, from_seq: int = 0) -> list[tuple[i
 def recover_ids(log: StreamLog, ids: MessageIds, from_seq: int, now: int) -> None:
     """Gives `ids` those of the messages at or after from_seq, as storing them would have."""
 
-def enforce_all(log: StreamLog, limits: PlainLimits) -> None:
-    """Makes the log hold limits that were changed."""
+def enforce_part(log: StreamLog, limits: PlainLimits, at: int, work: int) -> tuple[int, int]:
+    """Removes what is above limits that were changed: subjects' limits first, then the stream's.
+
+    at -- 1 to begin, then what the call before returned.
+    work -- in the units of jetstream/slices.py, after which it stops.
+
+    Returns the work it did, and where it goes on; 0: the limits hold.
+    """

@@ -32,6 +32,7 @@ from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscript
 from penstock.kernels.log.records cimport Record, cost_of
 from penstock.kernels.ingest.staging cimport StagedBatches
 from penstock.kernels.log.stream_log cimport StreamLog
+from penstock.kernels.log.subject_state cimport Subject, SubjectState
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
 from penstock.faults import note
@@ -42,6 +43,12 @@ cdef extern from "<string.h>" nogil:
 cdef enum:
     ACK_END_MAX = 18                # ',"duplicate":true}'
     FLOW_ACK_MAX = 160              # a flow ack and the end of its subject
+    EVICTED_MOST = 2                # messages that one message removes, unless it is larger than they are
+    # In the units of jetstream/slices.py:
+    PART = 16                       # messages removed between two looks at the work
+    SUBJECT_WORK = 16               # a look at a subject
+    REMOVAL_WORK = 192              # a message is removed
+    BYTES_A_UNIT = 8                # of removed messages, which are read for it
 
 
 cdef class IngestBatch(RunBuffer):
@@ -468,15 +475,21 @@ cpdef uint64_t store_one(
 
 
 cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
-    """Makes room after a message was stored: its subject's limit first, then the stream's."""
+    """Makes room after a message was stored: its subject's limit first, then the stream's.
+
+    After an update lowered limits, the log is above them until enforce_part() is done. A message then removes no
+    more than it has to so that the log does not grow, and EVICTED_MOST at least: a million go in slices.
+    """
     if limits.per_subject_max:
-        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max)
+        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max, EVICTED_MOST)
     if limits.discard_new:          # it took only what it had room for
         return 0
     if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
         limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
     ):
-        log.enforce_limits(limits.msgs_max, limits.bytes_max)
+        log.enforce_limits(
+            limits.msgs_max, limits.bytes_max, EVICTED_MOST, cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
+        )
     return 0
 
 
@@ -524,13 +537,34 @@ def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_s
         seq = log.next_matching(seq + 1, NULL, 0)
 
 
-def enforce_all(StreamLog log, PlainLimits limits):
-    """Makes the log hold limits that were changed. Subjects' limits are enforced subject by subject."""
-    cdef bytes subject
-    if limits.per_subject_max and log.messages > log.state.count:  # else each subject has one message
-        for subject in log.subjects():
-            log.enforce_subject_limit(
-                PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject), limits.per_subject_max
-            )
-    if not limits.discard_new:      # else it is full until enough messages went otherwise
-        log.enforce_limits(limits.msgs_max, limits.bytes_max)
+def enforce_part(StreamLog log not None, PlainLimits limits not None, uint64_t at, int64_t work):
+    """Removes what is above limits that were changed, until it has done so much work; see the .pyi.
+
+    Subjects come first, as they do when a message is stored: `at` counts them from 1, in the order of their slots.
+    A subject that is new since then got no message too many.
+    """
+    cdef SubjectState state = log.state
+    cdef const Subject* s
+    cdef uint64_t gone, before
+    cdef int64_t left = work
+    while left > 0:
+        gone = 0
+        before = log.bytes
+        # (With as many messages as subjects, each has one.)
+        if at <= state.used and limits.per_subject_max and log.messages > state.count:
+            s = &state.items[at - 1]
+            left -= SUBJECT_WORK
+            if s.count > limits.per_subject_max:
+                gone = log.enforce_subject_limit(state.arena + s.text, s.text_len, limits.per_subject_max, PART)
+            if gone < PART:         # even if some are left: those that the disk lost count until a restart
+                at += 1
+        else:
+            at = state.used + 1
+            if not limits.discard_new:      # else it is full until enough messages went otherwise
+                gone = log.enforce_limits(limits.msgs_max, limits.bytes_max, PART, 0)
+            if gone < PART:
+                at = 0
+        left -= <int64_t>(gone * REMOVAL_WORK + (before - log.bytes) // BYTES_A_UNIT)
+        if at == 0:
+            break
+    return work - left, at

@@ -36,10 +36,11 @@ cdef class LogCore:
     cdef uint64_t next_matching(self, uint64_t seq, const char* filter, size_t n) except? 0
     # last sequence of a literal subject, 0 when none
     cdef uint64_t last_of_subject(self, const char* s, size_t n) except? 0
-    # Removes from the front until the limits hold (0 or negative = no limit): returns how many went.
-    cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max) except? 0
-    # Keeps the newest `keep` of a subject: returns how many went.
-    cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep) except? 0
+    # Removes from the front until the limits hold (0 or negative = no limit), or until `most` messages went and
+    # the bytes are fewer by `size`: returns how many went.
+    cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max, uint64_t most, uint64_t size) except? 0
+    # Keeps the newest `keep` of a subject, or removes its `most` oldest: returns how many went.
+    cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep, uint64_t most) except? 0
 
     cdef readonly size_t block_size         # a block is closed before it would grow beyond this
     cdef readonly bint durable              # removals are noted in the blocks

@@ -652,21 +652,25 @@ cdef class LogCore:
             self.sparse.append(block)
         return 0
 
-    cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max) except? 0:
-        cdef uint64_t gone = 0
+    cdef uint64_t enforce_limits(self, int64_t msgs_max, int64_t bytes_max, uint64_t most, uint64_t size) except? 0:
+        cdef uint64_t gone = 0, before = self.bytes
         while self.messages and (
             (msgs_max > 0 and self.messages > <uint64_t>msgs_max)
             or (bytes_max > 0 and self.bytes > <uint64_t>bytes_max)
         ):
+            if gone >= most and before - self.bytes >= size:
+                break
             gone += self._remove(self.first_seq, True, False)
         return gone
 
-    cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep) except? 0:
+    cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep, uint64_t most) except? 0:
         cdef Subject* subject = self.state.find(s, n)
         cdef uint64_t gone = 0, excess
         if subject == NULL or subject.count <= keep:
             return 0
         excess = subject.count - keep
+        if excess > most:
+            excess = most
         while gone < excess:
             if not self._remove(subject.first, True, False):
                 break

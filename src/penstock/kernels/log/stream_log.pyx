@@ -20,6 +20,7 @@ from penstock.kernels.log.subject_state cimport Subject
 cdef enum:
     WARM_MAX = 2                    # closed blocks that keep their own copy after they are on disk
     BATCH_SIZE_MAX = 0x40000000     # a batch is in one block, whose offsets have 31 bits
+    ALL = 0xFFFFFFFFFFFFFFFF
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
 BATCH_BYTES_MAX = BATCH_SIZE_MAX
@@ -163,10 +164,10 @@ cdef class StreamLog(LogCore):
         return self.skip_message(ts)
 
     def limit(self, int64_t msgs_max, int64_t bytes_max):
-        return self.enforce_limits(msgs_max, bytes_max)
+        return self.enforce_limits(msgs_max, bytes_max, ALL, 0)
 
     def limit_subject(self, bytes subject not None, uint64_t keep):
-        return self.enforce_subject_limit(<const char*>subject, len(subject), keep)
+        return self.enforce_subject_limit(<const char*>subject, len(subject), keep, ALL)
 
     def enforce_age(self, int64_t oldest_ts, uint64_t most=0xFFFFFFFFFFFFFFFF):
         cdef uint64_t gone = 0
