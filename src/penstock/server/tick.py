@@ -1,8 +1,9 @@
 """The end of a tick: runs all deferred work in a fixed order.
 
     1. apply        streams store the publishes of the tick; consumers apply acks
-    2. write        new records go to the operating system (and to the disk, with `sync: always`)
-    3. acknowledge  pub acks go into out buffers; the order 2, 3 ensures that their records are written
+    2. write        new records go to the operating system; with `sync: always` a sync starts in a thread
+    3. acknowledge  pub acks go into out buffers, only of streams whose records are written and, with
+                    `sync: always`, synced; the others' leave when their sync ends (`EngineTick.synced`)
     4. deliver      consumers deliver messages into out buffers, after the acks of the same messages
     5. flush        each connection with output writes once
 

@@ -1,4 +1,4 @@
-"""Storage contracts of streams and consumers, implemented by store/file.py and store/memory.py.
+"""Storage contracts of streams and consumers, implemented by store/streamfiles.py and store/memory.py.
 
 Two levels of durability: data for which write() returned survives the death of the process; data for which
 sync() returned survives the death of the machine. Meta and consumer state are opaque bytes that only their

@@ -23,7 +23,7 @@ cdef class Tracer:
     cdef object tell
     cdef int note(self, bint received, bytes sid, const Message* m) except -1
 
-# The receiving half of a connection: encodes MSG/HMSG into `out`, marks itself dirty.
+# The output half of a connection: encodes MSG/HMSG into `out`, marks itself dirty.
 cdef class ClientSink(Sink):
     cdef readonly OutBuffer out
     cdef DirtyList dirty_list
@@ -74,7 +74,7 @@ cdef struct PublishFrame:
     Frame frame
     size_t start
 
-# The sending half of a connection.
+# The input half of a connection.
 cdef class Ingress:
     cdef readonly FrameParser parser
     cdef readonly ClientSink sink

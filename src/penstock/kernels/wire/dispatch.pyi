@@ -35,7 +35,7 @@ class Tracer:
     def __init__(self, tell: Callable[[bool, bytes, bytes, bytes, bytes, int], object]) -> None: ...
 
 class ClientSink(Sink):
-    """The receiving half of a connection: encodes messages into `out` and marks itself in `dirty_list`.
+    """The output half of a connection: encodes messages into `out` and marks itself in `dirty_list`.
 
     echo -- does it get its own publishes? (CONNECT echo; default True)
     headers -- does the client take HMSG? Otherwise the header block is stripped. (default False)
@@ -109,7 +109,7 @@ class SubjectMapper:
         """The subject to route. Raises ValueError when decide() gives one with whitespace."""
 
 class Ingress:
-    """The sending half of a connection.
+    """The input half of a connection.
 
     index -- the account's subscriptions; set it before the first publish.
     verbose, pedantic, no_responders -- as in CONNECT; all False at first.

@@ -126,7 +126,7 @@ cdef class Tracer:
 
 
 cdef class ClientSink(Sink):
-    """The receiving half of a connection.
+    """The output half of a connection.
 
     dirty_list -- where it marks itself when there is something to send.
     owner -- the session; its on_auto_unsubscribe(sub) is called when a subscription reached its maximum.
@@ -438,9 +438,9 @@ cdef class SubjectMapper:
 
 
 cdef class Ingress:
-    """The sending half of a connection: what its parser reads is routed through `index`.
+    """The input half of a connection: what its parser reads is routed through `index`.
 
-    sink -- the same connection's receiving half: answers and counters go there.
+    sink -- the same connection's output half: answers and counters go there.
     index -- the account's subscriptions; None until the connection belongs to an account, and then
     publishing is refused as Python code's mistake (RuntimeError).
     """
