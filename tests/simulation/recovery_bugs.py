@@ -85,6 +85,16 @@ def rewrite_forgotten_while_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks.BlockFiles, "_next_rewrite", idle)
 
 
+def damaged_head_stops_the_reader(patch: pytest.MonkeyPatch) -> None:
+    """A changed bit in the head of a closed block's file raises instead of losing the block's messages."""
+
+    def load(files: blocks.BlockFiles, number: int, size: int) -> memoryview:
+        data = files.read(number)
+        return memoryview(bytes(data).ljust(size, b"\0"))
+
+    patch.setattr(blocks.BlockFiles, "load", load)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "sequence", 93000225),
@@ -92,4 +102,5 @@ RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_a_file_with_a_hole_given_up, "acked means kept", 96011370),
     (room_made_in_any_order, "no resurrection", 96006911),
     (rewrite_forgotten_while_written, "IndexError", 98001302),
+    (damaged_head_stops_the_reader, "StoreCorruptError", 98015210),
 ]

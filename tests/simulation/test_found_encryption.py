@@ -128,3 +128,28 @@ def test_an_erasure_in_a_block_that_can_not_be_read_is_told_and_the_stream_goes_
     stream.write()
     assert "securely removed records may still be in it" in caplog.text
     assert stream.log.messages == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "at", "mask"),
+    [(KEY, 8, 64), (KEY, 9, 64), (None, 9, 1)],
+    ids=["version", "cipher", "needs a key"],
+)
+def test_a_changed_bit_in_the_head_of_a_closed_block_loses_the_messages_of_that_block_alone(
+    key: StoreKey | None, at: int, mask: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimDisk(Random(1))
+    store = FileStore("/store", disk=disk, key=key, block_size=300)
+    stream = store.account("$G").create_stream("S", b"{}", "file")
+    stream.set_compression(True)
+    for number in range(1, 7):
+        stream.log.append(b"s", b"", b"." * 100, number)
+    stream.write()
+    head = next(file for path, file in disk.files() if path.endswith("/2.blk"))
+    head.data[at] ^= mask
+    disk.restart()
+    store = FileStore("/store", disk=disk, key=key, block_size=300)
+    log = store.account("$G").open_stream("S").log
+    assert [seq for seq in range(1, 7) if log.load(seq) is not None] == [1, 2, 5, 6]
+    assert log.lost == 2
+    assert "/2.blk: it " in caplog.text

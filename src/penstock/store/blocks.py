@@ -168,22 +168,43 @@ class BlockFiles:
     # ------------------------------------------------------------------ reading
 
     def load(self, number: int, size: int) -> memoryview:
-        """Returns the plain bytes of a closed block. Unreadable, undecryptable and missing bytes are zeros:
-        the log then reports which messages are lost. Raises StoreCorruptError when there is no such file."""
+        """Returns the plain bytes of a closed block for the log, at least `size` bytes. Unreadable,
+        undecryptable and missing bytes are zeros: the log then reports which messages are lost. Raises
+        StoreCorruptError when there is no such file."""
         path = block_path(self._directory, number)
+        file = self._stored(path)
         try:
-            file = map_file(self._disk, path)
+            data = self._decoded(file, path)
+        except StoreError as error:
+            # Recovery accepted the block's index, so the format was known: a bit of the head has changed
+            # since. Raising here would stop the readers of the whole stream for the messages of one block.
+            logger.error("%s", error)
+            data = memoryview(b"")
+        if len(data) < size:
+            logger.error("%s: %d bytes are missing at its end", path, size - len(data))
+            data = memoryview(bytes(data) + bytes(size - len(data)))
+        return data
+
+    def read(self, number: int) -> memoryview:
+        """Returns the plain bytes of a block file, with zeros for unreadable and undecryptable bytes. Raises
+        StoreCorruptError when there is no such file or its format is unknown, StoreError when it is encrypted
+        and no key is configured."""
+        path = block_path(self._directory, number)
+        return self._decoded(self._stored(path), path)
+
+    def _stored(self, path: Path) -> memoryview:
+        try:
+            return map_file(self._disk, path)
         except StoreCorruptError:
-            file = read_readable_sectors(self._disk, path)
-        if is_enveloped(file):
-            decoded = self._file_cipher.decode(file, path)
-            if decoded.why is not None:
-                logger.error("%s: bad frame at byte %d (%s)", path, decoded.file_end, decoded.why)
-            file = memoryview(decoded.data)
-        if len(file) < size:
-            logger.error("%s: %d bytes are missing at its end", path, size - len(file))
-            file = memoryview(bytes(file) + bytes(size - len(file)))
-        return file
+            return read_readable_sectors(self._disk, path)
+
+    def _decoded(self, file: memoryview, path: Path) -> memoryview:
+        if not is_enveloped(file):
+            return file
+        decoded = self._file_cipher.decode(file, path)
+        if decoded.why is not None:
+            logger.error("%s: bad frame at byte %d (%s)", path, decoded.file_end, decoded.why)
+        return memoryview(decoded.data)
 
     def read_pieces(self, wanted: list[tuple[int, bytes]]) -> RecordReads | None:
         """Starts reads of single records from closed blocks, given by block number; see disk.PIECE. Returns
@@ -575,12 +596,12 @@ class BlockFiles:
         path, index = block_path(self._directory, number), index_path(self._directory, number)
         has_index = self._disk.exists(index)
         try:
-            if has_index and not is_self_contained(number, self.load(number, 0)):
+            if has_index and not is_self_contained(number, self.read(number)):
                 self._index_only.add(number)  # its rewrite omits the records that are to be erased
                 return
             is_whole = is_enveloped(self._disk.read_at(path, 0, _FILE_HEAD_BYTES))
             plain = self._file_cipher.decode(map_file(self._disk, path), path).data if is_whole else None
-        except (OSError, StoreCorruptError) as error:
+        except (OSError, StoreError) as error:
             logger.error("%s: cannot be read; securely removed records may still be in it: %s", path, error)
             return
         # The index still counts the removed message. Without an index, recovery scans the block and finds the

@@ -69,7 +69,7 @@ def recover_log(
     for number in numbers:
         block = _indexed(directory, files, number)
         if files.is_to_encrypt(block_path(directory, number)):
-            if block is not None and not is_self_contained(number, block_files.load(number, 0)):
+            if block is not None and not is_self_contained(number, block_files.read(number)):
                 # Only the index finds the records behind a hole, and it fits the plain file alone: the block
                 # is encrypted by a rewrite from the log instead.
                 block_files.rewrite(number)
@@ -113,7 +113,7 @@ def _scanned(directory: Path, block_files: BlockFiles, number: int) -> tuple[Mes
     """Reads a closed block by scanning its records. Returns it, without its bytes, and whether all of it was
     readable."""
     path = block_path(directory, number)
-    data = block_files.load(number, 0)
+    data = block_files.read(number)
     block = MessageBlock(number, 1)
     block.closed = True
     bad = block.scan(data, copy=False)
