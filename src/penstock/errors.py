@@ -228,7 +228,7 @@ class NoRespondersError(ClientError):
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"no responders on {subject!r}: nobody subscribes to this subject")
+        super().__init__(f"no responders on {subject!r}: this subject has no subscriber")
 
 
 # --- JetStream ---------------------------------------------------------------------------------

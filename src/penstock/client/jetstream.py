@@ -101,7 +101,7 @@ class JetStream:
         try:
             raw = await self.session.request(subject.encode(), b"", body, limit)
         except NoRespondersError as error:
-            text = "nobody answers JetStream requests: the server or this account has JetStream disabled"
+            text = "no response to JetStream requests: the server or this account has JetStream disabled"
             raise JetStreamNotEnabledError(503, 10039, text, request=subject) from error
         return decode_response(kind, raw[4], request=subject)
 

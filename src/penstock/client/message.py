@@ -123,5 +123,7 @@ class Msg:
         """
         reply = self._raw[2]
         if not reply:
-            raise MisuseError(f"the message on {self.subject!r} has no reply subject: nobody waits for it")
+            raise MisuseError(
+                f"the message on {self.subject!r} has no reply subject: no response is expected"
+            )
         await self._session.publish(reply, None, encode_headers(headers), encode_payload(payload))

@@ -97,7 +97,7 @@ def status_error(status: int, description: str, consumer: str) -> JetStreamError
         return ConsumerGoneError(f"consumer {consumer!r} was deleted")
     if status == 503:
         return ConsumerGoneError(
-            f"nobody answers pull requests of consumer {consumer!r}: it does not exist, or has no leader now"
+            f"no response to pull requests of consumer {consumer!r}: it does not exist, or has no leader now"
         )
     return PullError(status, description)
 

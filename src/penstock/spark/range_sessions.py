@@ -173,7 +173,7 @@ class RangeSession(ABC):
         bounds = stream_bounds(self.connection, self.span.stream)
         lost = None
         if bounds.created != self.span.created:
-            lost = f"it was made anew at {bounds.created}"
+            lost = f"it was recreated at {bounds.created}"
         elif bounds.first_seq > self.builder.next_seq:
             lost = f"its first sequence is now {bounds.first_seq}"
         if lost and self.options.fail_on_data_loss:

@@ -52,7 +52,7 @@ def checked_stream(options: SinkOptions, connection: ReconnectingConnection) -> 
         raise errors.ConfigError(f"option 'delivery' is fast: stream {options.stream!r} needs allow_batched")
     if config.no_ack:
         raise errors.ConfigError(
-            f"stream {options.stream!r} has no_ack: nobody can tell which rows are stored"
+            f"stream {options.stream!r} has no_ack: without acks it is unknown which rows are stored"
         )
     if options.exactly_once and options.delivery != "atomic" and not config.duplicate_window:
         raise errors.ConfigError(

@@ -27,7 +27,7 @@ greet.joe: hello
 greet.pam: hello
 greet.sue: hello
 noon in rome (precision: poor)
-no responders on 'weather.rome': nobody subscribes to this subject
+no responders on 'weather.rome': this subject has no subscriber
 """,
     "client_jetstream.py": """\
 stored as 1, and again: duplicate=True

@@ -136,7 +136,7 @@ def test_what_would_lose_messages_is_refused(spark: SparkSession, origin: Origin
         table(spark, origin.name, path, origin.options)
     origin.feed.api(f"STREAM.DELETE.{origin.name}")
     origin.feed.create(origin.name, [f"{origin.name}.>"])
-    with pytest.raises(errors.JetStreamError, match="was made anew"):
+    with pytest.raises(errors.JetStreamError, match="was recreated"):
         archive(spark, origin.name, path, origin.options)
     entries = Manifest(spark, path)
     file = tmp_path / "archive" / "manifest" / f"{1:020d}.json"

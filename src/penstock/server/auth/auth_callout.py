@@ -117,7 +117,7 @@ class AuthCallout:
             header = f"NATS/1.0\r\n{XKEY_HEADER}: {self._curve_key.public}\r\n\r\n".encode()
             question = self._curve_key.seal(question, service.xkey, os.urandom(NONCE_BYTES))
         if not account.publish(SUBJECT.encode(), question, reply=reply, header=header):
-            end(None, f"auth callout: nobody listens to {SUBJECT} in account {account.name}")
+            end(None, f"auth callout: {SUBJECT} has no subscriber in account {account.name}")
 
     # -- request
 

@@ -115,7 +115,7 @@ def _resume(known: list[ManifestEntry], bounds: StreamBounds, path: str) -> int:
         raise MisuseError(f"{path} is the archive of stream {last.stream!r}, not of {bounds.name!r}")
     if not last.is_of(bounds):
         raise JetStreamError(
-            f"stream {bounds.name!r} was made anew at {bounds.created}; {path} holds the one made "
+            f"stream {bounds.name!r} was recreated at {bounds.created}; {path} holds the one made "
             f"{last.created}: archive to another folder"
         )
     if last.is_cut_off(bounds):

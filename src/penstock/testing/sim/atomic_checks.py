@@ -119,7 +119,7 @@ class AtomicRecord:
                 self._check_silent(came_to, batch, staged, committed)
             elif self._check_answer(arrival, came_to, staged, answer, now, stored=staged in committed):
                 committed.append(staged)
-        require(not answers, "answers", f"{record.name}: nobody waited for {answers}")
+        require(not answers, "answers", f"{record.name}: unexpected responses {answers}")
         self._check_nothing_else([one.arrival for one in applied], committed)
         self._whole += committed
         self._check_reads()

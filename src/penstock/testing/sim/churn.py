@@ -67,7 +67,7 @@ def _round(world: Simulator, number: int) -> None:
         config = {"name": name, "ack_policy": "explicit", "inactive_threshold": SECOND_NS}
         config["mem_storage"] = i % 2 == 0
         if i % 4 >= 2:
-            config["deliver_subject"] = f"nobody.{name}"
+            config["deliver_subject"] = f"unheard.{name}"
         world.api(f"CONSUMER.CREATE.A.{name}", {"stream_name": "A", "config": config}, ("A", name))
         if i % 4 == 0:
             world.pull("A", name, {"batch": 1, "no_wait": True})

@@ -279,7 +279,7 @@ class Copies(Feature):
             where = f"{self.record.name} from {source_state.index_name}"
             may_refuse = config.discard is DiscardPolicy.NEW or config.max_msg_size >= 0 or config.sealed
             if source_state.refusal is not None or source_state.batch.count:
-                require(may_refuse, "complete", f"{where}: {source_state.refusal} is in the way")
+                require(may_refuse, "complete", f"{where}: blocked by {source_state.refusal}")
                 continue
             key = key_of(source_state.source)
             seq, ident = self._upto.get(key, (0, ""))

@@ -56,18 +56,18 @@ class FastBatchModel:
 
 
 class FastBatchWalk:
-    """Processes the arrivals of a batch in one tick. told: the responses except flow acks; None after a
+    """Processes the arrivals of a batch in one tick. responses: the responses except flow acks; None after a
     crash, when the rejected messages are unknown."""
 
-    def __init__(self, batch: FastBatchModel, told: list[dict[str, Any]] | None, now: int) -> None:
+    def __init__(self, batch: FastBatchModel, responses: list[dict[str, Any]] | None, now: int) -> None:
         self.batch = batch
         self.record = batch.record
-        self.told = told
+        self.responses = responses
         self.now = now
         self.expected: list[tuple[Any, ...]] = []
         self.pinged = False
         self.refused_behind = False  # a message after the end: one response covers all of a server tick
-        self.refused = {said["seq"] for said in told or () if said.get("type") == "err"}
+        self.refused = {said["seq"] for said in responses or () if said.get("type") == "err"}
 
     def take(self, arrival: FastArrival) -> None:
         batch, seq, operation = self.batch, arrival.seq, arrival.operation
@@ -123,12 +123,12 @@ class FastBatchWalk:
         at = self.record.seq_of.get(publish.tag)
         if at is None and self._was_refused(seq, is_alone=seq == 1 and not batch.gap_ok):
             may = self.record.may_refuse(publish) or batch.uncertain
-            require(may, "answers", f"{batch.id} {seq} was refused: {self.told}")
+            require(may, "answers", f"{batch.id} {seq} was refused: {self.responses}")
             self._refuse(seq, commits=commits, is_single=is_single)
             return
-        if at is None and self.told is not None:
+        if at is None and self.responses is not None:
             left = bool(publish.msg_id) or left_at_once(self.record, publish)
-            require(left, "fast", f"{batch.id} {seq} is neither stored nor refused: {self.told}")
+            require(left, "fast", f"{batch.id} {seq} is neither stored nor refused: {self.responses}")
         elif at is not None:
             if at <= max(batch.stored.values(), default=0):
                 raise Violation("fast", f"{batch.id} {seq} is at {at}, those before at {batch.stored}")
@@ -138,10 +138,10 @@ class FastBatchWalk:
             self._end(None)
 
     def _was_refused(self, seq: int, *, is_alone: bool) -> bool:
-        if self.told is None:
+        if self.responses is None:
             return False  # possibly, but without a response
         if is_alone:
-            return any(_outline(said) == ("refused",) for said in self.told)
+            return any(_outline(said) == ("refused",) for said in self.responses)
         return seq in self.refused
 
     def _refuse(self, seq: int, *, commits: bool, is_single: bool) -> None:
@@ -214,9 +214,9 @@ class FastRecord:
             batch.uncertain |= faulty or self._record.limits_changed or silent
             said = answers.pop(batch.id, [])
             flows = [one for one in said if one.get("type") == "ack"]
-            told = [one for one in said if one.get("type") != "ack"]
+            responses = [one for one in said if one.get("type") != "ack"]
             unsure = batch.uncertain or silent
-            walk = FastBatchWalk(batch, None if unsure else told, now)
+            walk = FastBatchWalk(batch, None if unsure else responses, now)
             for number, arrival in enumerate(arrivals):
                 # During a sync, one simulated tick is several of the server's.
                 walk.refused_behind &= number not in answered
@@ -224,21 +224,23 @@ class FastRecord:
                     walk.take(arrival)
             self._check_stored(batch)
             if not unsure:
-                self._check_told(batch, walk, told)
+                self._check_responses(batch, walk, responses)
                 self._check_flow(batch, walk, flows)
         for batch in self.batches:
             late = answers.pop(batch.id, [])  # flow acks due while the stream could not send acks
             for one in late:
                 ahead = one.get("type") == "ack" and batch.acked <= one["seq"] <= batch.seq
-                require(ahead, "answers", f"{batch.id}: nobody waited for {late}")
+                require(ahead, "answers", f"{batch.id}: unexpected responses {late}")
                 batch.acked, batch.msgs = one["seq"], one["msgs"]
-        require(not answers, "answers", f"{self._record.name}: nobody waited for {answers}")
+        require(not answers, "answers", f"{self._record.name}: unexpected responses {answers}")
 
-    def _check_told(self, batch: FastBatchModel, walk: FastBatchWalk, told: list[dict[str, Any]]) -> None:
-        found = [_outline(one) for one in told]
+    def _check_responses(
+        self, batch: FastBatchModel, walk: FastBatchWalk, responses: list[dict[str, Any]]
+    ) -> None:
+        found = [_outline(one) for one in responses]
         if found != walk.expected:
-            raise Violation("fast", f"{batch.id}: {walk.expected} was to be told, was {told}")
-        for one in told:
+            raise Violation("fast", f"{batch.id}: expected responses {walk.expected}, got {responses}")
+        for one in responses:
             if "count" in one and one.get("count"):
                 require(one["batch"] == batch.id, "fast", f"{batch.id}: {one}")
                 self._promise(batch, one["count"], walk.now)

@@ -77,7 +77,7 @@ def check_driven(world: Simulator) -> None:
             if not consumer.is_driven or _target_of(consumer) in world.engine.offline:
                 continue
             if _inflow_of(world, consumer) is None:
-                raise Violation("orphans", f"{stream.name} > {consumer.name} stands for nobody")
+                raise Violation("orphans", f"{stream.name} > {consumer.name} has no target")
 
 
 def _has_kept(world: Simulator, consumer: ConsumerReplica, held: Held, *, unwanted: bool) -> bool:

@@ -18,11 +18,11 @@ THREADS = 2
 
 
 class SimExecutor:
-    """See store.executor.DiskExecutor. told: called when a result was delivered."""
+    """See store.executor.DiskExecutor. on_result: called when a result was delivered."""
 
-    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_result: Callable[[], None] = lambda: None) -> None:
         self.random = Random(1)
-        self._told = told
+        self._on_result = on_result
         self._waiting: list[tuple[Work[Any], Done[Any]]] = []
         self._back: list[Callable[[], None]] = []  # completed work whose result is not delivered yet
 
@@ -53,7 +53,7 @@ class SimExecutor:
             self.work()
         if self._back:
             self._back.pop(self.random.randrange(len(self._back)))()
-            self._told()
+            self._on_result()
 
     def drain(self) -> None:
         while not self.is_idle:

@@ -235,7 +235,7 @@ class StreamRecord:
         if held.tag == 0:
             require(
                 MARKER in held.header or b"Nats-Schedule" in held.header or LETTER in held.header,
-                "published", f"{self.name} {held.seq} was published by nobody",
+                "published", f"{self.name} {held.seq} was never published",
             )  # fmt: skip
             return
         publish = self.published.get(held.tag)
