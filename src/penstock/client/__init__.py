@@ -13,6 +13,28 @@
             await msg.ack()
 
 It works with penstock's server and the official one, on asyncio's event loop and on uvloop.
+
+Read first `client.py` (the public object) and `client_session.py` (its state: subscriptions, requests in
+flight, reconnects). A message arrives through `connection.py`.
+
+    connection.py, connection_listener.py, servers.py
+                         one TCP or TLS connection; the servers to try
+    options.py, keywords.py, credentials.py, info.py
+                         settings, credentials, the server's INFO
+    subscription.py, queue.py, message.py, requests.py, payloads.py
+                         core NATS: subscriptions, request and reply
+    jetstream.py, stream.py, direct.py, config.py
+                         streams: management, direct gets, configurations
+    publishing.py, publisher.py, fastpublisher.py, fastingest.py, atomic.py, schedules.py
+                         publishing to streams: single, windowed, batches, schedules
+    consumer.py, pull.py, fetch.py, consume.py, ordered.py, jsmsg.py
+                         consuming from streams
+
+Invariants: a subscription holds a bounded number of pending messages, and drops further ones with an error;
+an operation either succeeds or raises an exception from `penstock.errors` (or asyncio's CancelledError);
+after a reconnect, subscriptions are restored before waiting publishes are sent. `JetStream`, `Stream` and
+`Consumer` are handles that send requests; the server's counterparts are `JetStreamEngine`, `StreamReplica`
+and `ConsumerReplica`.
 """
 
 from penstock.client.atomic import AtomicBatch

@@ -1,0 +1,35 @@
+"""Streams and consumers of one account: the engine behind `$JS.API`.
+
+Read first `engine_tick.py`: it has the steps of a tick (apply, write, acknowledge, deliver) and the ordering
+contracts on which durability rests. Then read `stream/stream_replica.py` and `consumer/consumer_replica.py`,
+the two state machines that these steps drive.
+
+    engine.py              the streams of an account: create, update, delete, look up
+    engine_tick.py         pending work of a tick, deadlines, failed writes
+    stream/                one stream: publishes and their checks, batches, retention, schedules, sources
+    consumer/              one consumer: delivery, acks, redelivery, groups, dead letters
+    api/                   requests to `$JS.API.>`: endpoints, handlers, responses
+    opening.py             recovery of stored streams and consumers
+    groupcommit.py         `sync: always`: one sync for all publishes that arrived during the previous one
+    containment.py         unexpected exceptions: takes one stream or consumer offline
+    capacity.py, tiers.py  storage use and limits of the account
+    limits.py              bounds of configurations, and `EngineConfig`
+    stream_config.py       checks and defaults of stream configurations
+    sourcing.py            readers of mirrors and sources; external.py reads other accounts and domains,
+                           source_consumer.py makes an origin retain messages for them
+    snapshot.py, restore.py, transfers.py
+                           archives of streams, out and in
+    slices.py, reviews.py, indexing.py
+                           long work, divided among ticks
+    advisories.py          events and metrics under `$JS.EVENT`
+    preview.py             predicts the outcome of a publish, for message traces
+
+Invariants:
+- No IO, clock or randomness: the store, the time and ids are passed in. The same calls have the same results,
+  which the simulation (`penstock.testing.sim`) relies on.
+- Only the event loop's thread calls the engine, and each stream has this one writer.
+- A pub ack leaves after its record is written; with `sync: always` after it is synced. The same holds for
+  confirmed consumer acks and for responses to requests that change something.
+- A consumer delivers only messages that a crash of the process cannot remove.
+- An exception that no code expected affects one stream, consumer or request, never the whole engine.
+"""

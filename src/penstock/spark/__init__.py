@@ -5,6 +5,30 @@
     spark.read.format("jetstream").option("stream", "ORDERS").load()
 
 Importing the package does not import pyspark or pyarrow; they load on first use of a name.
+
+Read first `source.py`, the entry point that Spark calls, then `reader.py` for reads and `sink.py` for writes.
+
+    source.py, schema.py        the data source, its columns
+    source_options.py, sink_options.py, connection_options.py
+                                options and their checks
+    offsets.py, positions.py, driver.py, progress.py
+                                driver side: ranges of sequences per micro-batch, lag
+    pushdown.py                 filters that the server applies
+    reader.py, range_sessions.py, reconnecting.py
+                                executor side: reads one range of sequences, with retries
+    wire.py, arrow.py, decoders.py
+                                a blocking connection; messages to Arrow batches; payloads to columns
+    sink.py, sink_rows.py, delivery.py, atomic_delivery.py, ledger.py, task_identity.py
+                                writes: rows to messages, deliveries, exactly-once bookkeeping
+    jvm.py, spark_home.py       finds Java, compiles Spark's Python modules
+    pipelines/                  ready-made pipelines
+
+Invariants:
+- A micro-batch is determined by its two offsets: reading it again returns the same messages, as long as the
+  stream retains them. A lost message is an error unless `failOnDataLoss` is false.
+- Reading acks nothing, and the checkpoint alone has the position.
+- An executor task holds one range and one connection, in bounded memory.
+- A write is idempotent per task with `exactlyOnce`: a repeated task skips the rows that are stored.
 """
 
 from __future__ import annotations

@@ -1,1 +1,28 @@
-"""Storage of streams and consumers: message blocks on disk and in memory, recovery, consumer journals."""
+"""Storage of streams and consumers, in files or in memory.
+
+Read first `interface.py`: the contracts of a store, which `jetstream` depends on. Then `file.py` and
+`blocks.py`.
+
+    interface.py         StreamStore, ConsumerStore: what is durable after which call
+    memory.py            stores in memory
+    file.py, streamfiles.py, files.py
+                         stores in a directory: creating, opening, removing; atomic writes of small files
+    blocks.py            a stream's messages: append, write, sync, seal, compact, remove
+    recovery.py          opens blocks and indexes after a crash
+    journal.py           a consumer's state: a snapshot with a journal
+    envelope.py, keys.py encryption and compression of files; the store's key
+    executor.py          syncs and other slow disk work, inline or in threads
+    disk.py              all system calls on files; the simulation replaces it
+    overlay.py           a disk whose changes stay in memory, to try a recovery
+    store_check.py, repair.py
+                         `penstock store check` and `repair`
+
+Invariants:
+- Every record has a checksum, which is verified when it is read.
+- Appended data is written in order, and a crash leaves a prefix of it. Recovery truncates the newest block at
+  its first bad record; in older blocks it skips bad records and reports them as lost.
+- Small files are replaced atomically: written under another name, synced, renamed.
+- A failed write raises StoreWriteError and is retried; the data stays in memory until then. A failed sync is
+  never repeated on the same pages: they are written again first.
+- Files that cannot be understood are kept, never deleted.
+"""
