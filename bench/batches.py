@@ -1,8 +1,8 @@
 """Load of batch publishing (ADR-50): atomic batches and fast ingest, with the same raw sockets as `load`.
 
-All frames are built before the clock starts; while it runs, a publisher slices them and looks for the last
-flow ack of each read. `ceiling_msgs_per_s` says how fast this generator is: against a process that counts
-bytes and answers, and does nothing else.
+All frames are built before the measurement; during it, a publisher only slices them and searches each read
+for the last flow ack. `ceiling_msgs_per_s` is the generator's own limit: its rate against a process that only
+counts bytes and sends acks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from load import READ_BYTES, SILENCE_MAX_S, LoadError, Wire, create_stream, wire
 
-FLOW = 4000  # messages per ack asked for; the official server grants 500 at most
+FLOW = 4000  # requested messages per ack; the official server grants at most 500
 OUTSTANDING = 2
 ATOMIC_SIZE = 500
-ATOMIC_WINDOW = 8  # batches whose commit is not answered yet
+ATOMIC_WINDOW = 8  # batches without a response to their commit
 SEND_MAX = 256 * 1024
 PUBLISHERS = 8
 EITHER = selectors.EVENT_READ | selectors.EVENT_WRITE
@@ -32,7 +32,7 @@ FLOW_ACK = re.compile(rb'"type":"ack","seq":(\d+),"msgs":(\d+)')
 
 
 def make_stream(port: int, name: str, subject: str, **settings: object) -> None:
-    """A fresh file stream that takes batches."""
+    """Creates a new file stream that allows batches."""
     with wire(port) as control:
         with suppress(LoadError):
             control.request(f"$JS.API.STREAM.DELETE.{name}")
@@ -45,7 +45,7 @@ def make_stream(port: int, name: str, subject: str, **settings: object) -> None:
 
 @functools.cache
 def _atomic_batch(batch_id: str, size_bytes: int) -> bytes:
-    """The frames of one batch: only its commit asks for an answer."""
+    """The frames of one batch: only its commit has a reply subject."""
     frames = []
     body = b"x" * size_bytes
     for seq in range(1, ATOMIC_SIZE + 1):
@@ -61,9 +61,9 @@ def _atomic_batch(batch_id: str, size_bytes: int) -> bytes:
 
 
 def atomic_msgs_per_s(port: int, *, batches: int, size_bytes: int = 128) -> float:
-    """Atomic batches of 500, eight under way; messages stored a second."""
+    """Atomic batches of 500 with eight in flight; stored messages per second."""
     make_stream(port, "ATOMIC", "bench.atomic", allow_atomic=True)
-    # An id is free again once its batch was committed.
+    # An id can be reused after its batch was committed.
     each = [_atomic_batch(f"batchid{n:015d}", size_bytes) for n in range(ATOMIC_WINDOW)]
     with wire(port) as publisher:
         publisher.sock.sendall(b"SUB _INBOX.atomic 1\r\n")
@@ -83,9 +83,9 @@ def atomic_msgs_per_s(port: int, *, batches: int, size_bytes: int = 128) -> floa
 
 
 class Frames:
-    """The frames of one fast batch up to its commit, in one piece of memory.
+    """The frames of one fast batch up to its commit, in one buffer.
 
-    A frame's size depends on the digits of its sequence alone, so that where one begins can be computed.
+    A frame's size depends only on the digits of its sequence, so that its offset can be computed.
     """
 
     def __init__(self, publisher: int, messages: int, size_bytes: int) -> None:
@@ -102,7 +102,7 @@ class Frames:
         )
 
     def offset(self, count: int) -> int:
-        """Where the frame behind the first `count` begins."""
+        """The offset of the frame after the first `count`."""
         digits, ten = count, 10
         while ten <= count:
             digits += count - ten + 1
@@ -116,7 +116,7 @@ def _frames(publisher: int, messages: int, size_bytes: int) -> Frames:
 
 
 class Publisher:
-    """One fast batch on a connection of its own, driven by whoever says that it is readable or writable."""
+    """One fast batch on its own connection. The caller polls the socket."""
 
     def __init__(self, connection: Wire, frames: Frames) -> None:
         self._wire = connection
@@ -133,7 +133,7 @@ class Publisher:
         connection.sock.setblocking(False)
 
     def again(self) -> None:
-        """Begins the batch anew, once it was committed: its id is free."""
+        """Restarts the batch after its commit, with the same id."""
         self._at, self._upto, self.acked, self.is_done = 0, self._frames.offset(1), 0, False
 
     @property
@@ -141,13 +141,13 @@ class Publisher:
         return self._at < self._upto
 
     def send(self) -> None:
-        """As much as the socket takes at once, and the window allows."""
+        """Sends as much as the socket accepts and the window allows."""
         with suppress(BlockingIOError):
             upto = min(self._upto, self._at + SEND_MAX)
             self._at += self._wire.sock.send(self._frames.data[self._at : upto])
 
     def receive(self) -> None:
-        """Reads the answers that are there."""
+        """Reads the available responses."""
         data = self._tail + self._wire.read()
         if b'"error"' in data or b'"type":"gap"' in data or b"-ERR" in data:
             raise LoadError(data[-300:].decode(errors="replace"))
@@ -164,7 +164,7 @@ class Publisher:
 
 
 def _drive(publishers: list[Publisher], is_over: Callable[[], bool]) -> None:
-    """Sends and reads until `is_over`, none before another."""
+    """Sends and reads until `is_over`, serving all publishers equally."""
     with selectors.DefaultSelector() as selector:
         keys = {}
         for each in publishers:
@@ -195,7 +195,7 @@ def _publishers(port: int, count: int, messages: int, size_bytes: int) -> Iterat
 
 
 def fast_msgs_per_s(port: int, *, messages: int, size_bytes: int = 128) -> float:
-    """One fast batch, from its start to its pub ack; messages/s."""
+    """One fast batch, from its start to its pub ack; messages per second."""
     make_stream(port, "FAST", "bench.fast.*", allow_batched=True)
     with _publishers(port, 1, messages, size_bytes) as [publisher]:
         started = time.perf_counter()
@@ -204,8 +204,8 @@ def fast_msgs_per_s(port: int, *, messages: int, size_bytes: int = 128) -> float
 
 
 def shared_fast(port: int, *, messages_each: int, size_bytes: int = 128) -> tuple[float, float]:
-    """Eight fast batches side by side until the first is through: (messages/s of all, the most that one
-    stored by the least)."""
+    """Eight fast batches in parallel until the first one ends: (total messages per second, the highest count
+    of a publisher divided by the lowest)."""
     make_stream(port, "FAST", "bench.fast.*", allow_batched=True)
     with _publishers(port, PUBLISHERS, messages_each, size_bytes) as publishers:
         started = time.perf_counter()
@@ -216,7 +216,7 @@ def shared_fast(port: int, *, messages_each: int, size_bytes: int = 128) -> tupl
 
 
 def many_by_one(port: int, *, messages_each: int) -> float:
-    """What eight publishers store together, as a multiple of what one does alone."""
+    """The rate of eight publishers together, as a multiple of a single one's."""
     one = fast_msgs_per_s(port, messages=messages_each * PUBLISHERS // 2)
     return shared_fast(port, messages_each=messages_each)[0] / one
 
@@ -225,7 +225,7 @@ def many_by_one(port: int, *, messages_each: int) -> float:
 
 
 def _publish_until_told(port: int, messages_each: int, stop: object) -> None:
-    """A process of its own: eight fast publishers, one batch after the other."""
+    """A separate process: eight fast publishers, one batch after another."""
     with _publishers(port, PUBLISHERS, messages_each, 128) as publishers:
 
         def is_over() -> bool:
@@ -284,7 +284,7 @@ def _until_it_grows(control: Wire, stream: str) -> None:
 
 
 def _answer_only(listener: socket.socket, frames: Frames) -> None:
-    """A server that counts bytes, acks every FLOW messages, and does nothing else."""
+    """A server that only counts bytes and acks every FLOW messages."""
     connection, _ = listener.accept()
     connection.sendall(b"INFO {}\r\n")
     greeting = b""
@@ -311,7 +311,7 @@ def _answer_only(listener: socket.socket, frames: Frames) -> None:
 
 
 def ceiling_msgs_per_s(*, messages: int, size_bytes: int = 128) -> float:
-    """What this generator sends to a process that only counts and answers; messages/s."""
+    """The generator's rate against a process that only counts and acks; messages per second."""
     frames = _frames(0, messages, size_bytes)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

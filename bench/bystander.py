@@ -1,7 +1,7 @@
-"""Rows "bystander": how long one client's requests take while other connections flood the server.
+"""Rows "bystander": latency of one client's requests while other connections flood the server.
 
-For each flood three rows: the bystander's median and p99 (ms), and the rate of the flood, from the same runs.
-What floods there are, and what its clients do, is in floods.py.
+Each flood has three rows: the bystander's median and p99 (ms), and the rate of the flood, from the same runs.
+floods.py defines the floods and their clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ websocket { host: 127.0.0.1, port: %d, no_tls: true }
 
 @dataclass
 class Servers:
-    """The processes that these rows measure: like the two that run anyway, with a listener for WebSocket."""
+    """The two servers for these rows: like the default ones, with a WebSocket listener."""
 
     folder: Path
     started: dict[str, ServerProcess] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Servers:
 
 @dataclass
 class Runs:
-    """Runs of one flood; each gives the figures of several rows."""
+    """Runs of one flood; each has the figures of several rows."""
 
     flood: str
     servers: Servers
@@ -64,7 +64,7 @@ class Runs:
     read: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def figure(self, server: ServerProcess, key: str) -> float:
-        """The next run's figure: of one that another row has measured, else of a new one."""
+        """The next run's figure: of a run that another row has measured, else of a new one."""
         runs = self.done.setdefault(server.name, [])
         number = self.read.get((server.name, key), 0)
         self.read[server.name, key] = number + 1
@@ -78,9 +78,9 @@ class Runs:
         asking = _started("ask", str(server.port), str(self.seconds))
         assert asking.stdout is not None
         assert asking.stdin is not None
-        asking.stdout.readline()  # it is connected: beside a flood that could take long
+        asking.stdout.readline()  # it has connected: during a flood that could take long
         flood = _started("flood", self.flood, *ports)
-        with suppress(subprocess.TimeoutExpired):  # it goes on, as it should
+        with suppress(subprocess.TimeoutExpired):  # still running, as expected
             flood.wait(WARM_UP_S)
         asking.stdin.write(b"go\n")
         asking.stdin.flush()
@@ -93,7 +93,7 @@ def _started(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _figures(process: subprocess.Popen[bytes]) -> dict[str, float]:
-    """What the process prints at its end. A flood ends now."""
+    """The output of a process at its end. A flood ends now."""
     text, _ = process.communicate(timeout=TIMEOUT_S)  # closes the input first
     if process.returncode:
         raise LoadError(f"{' '.join(map(str, process.args))}: ended with {process.returncode}")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Load on consumers, with the same raw sockets as `load`: many of them, filters, long streams."""
+"""Load on consumers, with the same raw sockets as `load`: many consumers, filters, large streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from load import ConsumerRun, LoadError, Wire, create_stream, wire
 
 DELIVERED = b" $JS.ACK."
 SUBJECTS = 1_000_000  # of the wide stream
-STRIDE = 387_420_489  # through them, so that neighbours in the stream have nothing in common
+STRIDE = 387_420_489  # step through them, so that neighbours in the stream differ
 ACK_SUBJECT = re.compile(rb" (\$JS\.ACK\.\S+) ")
 PULL_NS = 30_000_000_000
 
@@ -34,8 +34,8 @@ def _pull(stream: str, name: str, inbox: str, batch: int) -> bytes:
 
 
 def consume_msgs_per_s(run: ConsumerRun, *, batch: int = 500) -> float:
-    """A durable consumer pulled without end: the next pull leaves when half of the last has come, and what a
-    read brought is acked at once."""
+    """A durable consumer with continuous pulls: the next request is sent when half of the last one has
+    arrived, and each read is acked at once."""
     name = f"consume{time.time_ns()}"
     with wire(run.port) as consumer:
         _make(consumer, run.stream, name)
@@ -76,10 +76,9 @@ def _ingest_msgs_per_s(port: int, subject: bytes, messages: int, window: int = 1
 
 
 def idle_consumers_cost(port: int, *, consumers: int, messages: int) -> float:
-    """What a stored message costs beside consumers that have nothing to do with it, as a multiple of what it
-    costs without any: the median of turns with and without them. A quarter each waits with an open pull and a
-    filter, waits with a wildcard filter, pushes to somebody with a filter, and has no filter and nobody who
-    listens."""
+    """The cost of a stored message beside consumers that do not match it, as a multiple of the cost without
+    them: the median of alternating runs. A quarter each waits with a pull request and a filter, waits with a
+    wildcard filter, pushes to a subscriber with a filter, and has neither filter nor subscriber."""
     create_stream(port, "IDLE", "idle.>")
     _ingest_msgs_per_s(port, b"idle.x", messages // 4)
     alone, beside = [], []
@@ -109,8 +108,8 @@ def idle_consumers_cost(port: int, *, consumers: int, messages: int) -> float:
 
 
 def spread_of_counts(port: int, *, consumers: int, messages: int) -> float:
-    """Consumers that all wait for what is published: the most any of them has got by the least, when half of
-    all is delivered."""
+    """Consumers that all wait for published messages: the highest count of a consumer divided by the lowest,
+    when half of all messages are delivered."""
     create_stream(port, "SHARED", "shared")
     counts = dict.fromkeys((b"%d" % i for i in range(consumers)), 0)
     delivered = re.compile(rb"MSG \S+ (\d+) \$JS\.ACK\.")
@@ -136,8 +135,8 @@ def spread_of_counts(port: int, *, consumers: int, messages: int) -> float:
 
 
 def fill_wide_stream(port: int, *, messages: int) -> None:
-    """A stream WIDE of so many messages, unless it is there already: a thousandth of them on
-    `wide.thousandth`, a tenth on `wide.tenth`, the others spread over a million subjects
+    """Creates stream WIDE with so many messages, unless it exists: a thousandth of them on `wide.thousandth`,
+    a tenth on `wide.tenth`, the others distributed over a million subjects
     `wide.d<0-9>.g<0-999>.<number>`."""
     with wire(port) as control, suppress(LoadError):
         info = control.request("$JS.API.STREAM.INFO.WIDE")
@@ -169,9 +168,9 @@ def _wide_frame(number: int) -> bytes:
 
 
 def num_pending_ms(port: int, *, messages: int) -> float:
-    """How long CONSUMER.CREATE takes, which tells how many messages wait for a filter: the slowest of four
-    filters (a tenth of the subjects, a thousandth, one subject with a tenth of the messages, and all), each
-    once from the beginning of the stream and once from its middle."""
+    """The time of CONSUMER.CREATE, which counts the messages that match a filter: the slowest of four filters
+    (a tenth of the subjects, a thousandth, one subject with a tenth of the messages, and all), each from the
+    start of the stream and from its middle."""
     fill_wide_stream(port, messages=messages)
     took = []
     with wire(port) as control:
@@ -192,8 +191,8 @@ def num_pending_ms(port: int, *, messages: int) -> float:
 
 
 def filter_cost(port: int, filter_subject: str, *, messages: int, wanted: int) -> float:
-    """What a message costs that a filter lets through (of a stream of a million subjects), as a multiple of
-    what it costs the same consumer without a filter: the best of three each."""
+    """The cost of a message that passes a filter (in a stream of a million subjects), as a multiple of its
+    cost without a filter: the best of three each."""
     fill_wide_stream(port, messages=messages)
     rates: dict[str, list[float]] = {"": [], filter_subject: []}
     for _ in range(3):
@@ -204,8 +203,8 @@ def filter_cost(port: int, filter_subject: str, *, messages: int, wanted: int) -
 
 
 def filters_ingest_cost(port: int, *, consumers: int, messages: int) -> float:
-    """What a stored message costs that none of so many waiting consumers wants, as a multiple of what it
-    costs without them: the best of three each. Their filters have wildcards."""
+    """The cost of a stored message that matches none of so many waiting consumers, as a multiple of its cost
+    without them: the best of three each. Their filters have wildcards."""
     create_stream(port, "LIVE", "live.>")
     _ingest_msgs_per_s(port, b"live.x", messages // 4)
     with wire(port) as control:

@@ -1,7 +1,7 @@
-"""CPU seconds of the measured processes, which depend little on other load on the machine.
+"""CPU time of the measured processes, which hardly depends on other load on the machine.
 
-A rate by the clock says as much about the machine's other work as about the code; CPU seconds a row are those
-of the code (within what shared caches cost). Linux only, as the rest of the benchmark.
+Wall-clock rates depend on other processes; CPU time per row depends on the code alone, apart from shared
+caches. Linux only, like the rest of the benchmark.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def cpu_times(server_pid: int) -> CpuTimes:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
-            continue  # it just ended, and is part of its parent's dead children now
+            continue  # it just ended, and is part of its parent's children time
         name, _, rest = fields.partition("(")[2].rpartition(")")
         seconds = sum(int(ticks) for ticks in rest.split()[11:15]) / _TICKS_PER_S
         found["server" if pid == server_pid else "java" if name == "java" else "python"] += seconds

@@ -1,11 +1,10 @@
 """The processes of the "bystander" rows: `flood NAME PORT WEBSOCKET_PORT` and `ask PORT SECONDS`.
 
-A flood sends prepared frames over one or more connections as fast as the server takes them, and reads and
-drops what comes back. It waits for nothing, and one thread does both, so that it needs little CPU beside the
-server. The bystander sends one request at a time, at a steady pace, to a responder in its own process.
-Each is a process of its own: a thread of the bystander would wait for the flood's interpreter.
-The bystander connects, says "ready", and asks once it reads a line; the flood ends when its input does. Each
-prints one JSON object at its end.
+A flood sends prepared frames over one or more connections as fast as the server accepts them, and reads and
+discards the responses. It waits for nothing and uses one thread, so that it needs little CPU beside the
+server. The bystander sends one request at a time, at a steady pace, to a responder in its own process. Each
+is a separate process: threads would share the flood's interpreter. The bystander connects, prints "ready",
+and starts when it reads a line; the flood ends with its input. Each prints one JSON object at its end.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ STREAM = "FLOOD"
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the server listens."""
+    """The server's ports."""
 
     client: int
     websocket: int
@@ -43,9 +42,8 @@ class Ports:
 class Flood:
     """One kind of load.
 
-    frames(number) -- the bytes of one unit of it; the chunk that is sent over and over has many.
-    prepare(port) -- makes the streams and consumers that it needs.
-    first -- what each connection sends once.
+    frames(number) -- the bytes of one unit; the chunk that is sent repeatedly has many. prepare(port) --
+    creates its streams and consumers. first -- what each connection sends once.
     """
 
     frames: Callable[[int], bytes]
@@ -76,7 +74,7 @@ def acked(size: int) -> Callable[[int], bytes]:
 
 
 def masked(payload: bytes) -> bytes:
-    """A binary WebSocket frame of a client; its mask is zero, which changes nothing."""
+    """A binary WebSocket frame of a client, with a zero mask."""
     size = len(payload)
     head = struct.pack(">BB", 0x82, 0x80 | size) if size < 126 else struct.pack(">BBH", 0x82, 0xFE, size)
     return head + bytes(4) + payload
@@ -115,7 +113,8 @@ def created_consumer() -> Callable[[int], bytes]:
 
 
 def watched_keys() -> Callable[[int], bytes]:
-    """What a client does that watches a bucket's keys, and stops: a consumer is made, delivers, and goes."""
+    """The requests of a client that watches a bucket's keys and stops: creates a consumer, which delivers,
+    and deletes it."""
     config = {
         "deliver_subject": "_INBOX.flood.{n}",
         "deliver_policy": "last_per_subject",
@@ -167,7 +166,7 @@ FLOODS = {
 
 
 def chunk_of(flood: Flood) -> tuple[bytes, int]:
-    """(what is sent over and over, how many units it has)."""
+    """Returns (the chunk to send repeatedly, the units in it)."""
     units: list[bytes] = []
     size = 0
     while size < CHUNK_BYTES and len(units) < flood.units_max:
@@ -228,7 +227,7 @@ def send(name: str, ports: Ports) -> dict[str, float]:
 
 
 def connect(ports: Ports) -> dict[str, float]:
-    """Opens connections, some at a time, lets them say CONNECT and PING, and closes them."""
+    """Opens connections in groups, sends CONNECT and PING on them, and closes them."""
     done = 0
     started = time.perf_counter()
     hello = CONNECT + b"PING\r\n"
@@ -243,7 +242,7 @@ def connect(ports: Ports) -> dict[str, float]:
             data = b""
             while b"PONG\r\n" not in data:
                 data += sock.recv(READ_BYTES)
-            # Reset instead of closed: thousands of sockets would be left waiting in the kernel.
+            # Reset instead of close: thousands of sockets would remain in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
         done += len(some)
@@ -251,7 +250,7 @@ def connect(ports: Ports) -> dict[str, float]:
 
 
 def ask_for(port: int, seconds: float) -> dict[str, float]:
-    """Round trips, one at a time, one each PACE_S at most: median, p99 and longest, ms."""
+    """Round trips, one at a time, at most one per PACE_S: median, p99 and maximum in ms."""
     times_s: list[float] = []
     asked, replied = pub("by.stander", b"x" * 128, "_INBOX.by.1"), pub("_INBOX.by.1", b"x" * 128)
     with wire(port) as requester, wire(port) as responder:
@@ -281,7 +280,7 @@ def ask_for(port: int, seconds: float) -> dict[str, float]:
 
 
 def _until_whole(end: Wire) -> None:
-    """Reads one message; a PING may come with it or before it."""
+    """Reads one message; a PING may arrive with it or before it."""
     data = b""
     while b"xxxx\r\n" not in data:
         data += end.read()

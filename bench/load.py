@@ -1,9 +1,8 @@
-"""A neutral load generator: raw sockets, frames built beforehand, replies counted as bytes.
+"""A neutral load generator: raw sockets, prepared frames, responses counted as bytes.
 
-The same code drives penstock and the official server, so what differs between two rows of the table is
-the server. It does as little per message as Python allows (one `sendall` for hundreds of frames, one
-`bytes.count` for a whole read): a client library would measure itself.
-Every function returns one figure; its name carries the unit.
+The same code drives both servers, so that the server is the only difference between two rows of the table. It
+does as little per message as Python allows (one `sendall` for hundreds of frames, one `bytes.count` per
+read): a client library would measure itself. Every function returns one figure; its name has the unit.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CONNECT = (
 
 
 class LoadError(RuntimeError):
-    """The server answered something the scenario did not expect."""
+    """The server's response is not the expected one."""
 
 
 class Wire:
@@ -61,7 +60,7 @@ class Wire:
         return data
 
     def count(self, mark: bytes) -> int:
-        """Reads once and says how often `mark` came, also when a read splits it."""
+        """Reads once and counts `mark`, also where it is split between reads."""
         data = self.tail + self.read()
         if b"-ERR" in data:
             at = data.index(b"-ERR")
@@ -106,7 +105,7 @@ def wire(port: int) -> Iterator[Wire]:
 
 
 def create_stream(port: int, name: str, subject: str, storage: str = "file", **more: object) -> None:
-    """A fresh stream: one of that name goes first. more: fields of its configuration."""
+    """Creates a new stream; deletes one of that name first. more: fields of its configuration."""
     with wire(port) as control:
         with suppress(LoadError):
             control.request(f"$JS.API.STREAM.DELETE.{name}")
@@ -131,7 +130,8 @@ def create_stream(port: int, name: str, subject: str, storage: str = "file", **m
 def core_msgs_per_s(
     port: int, *, messages: int, publishers: int = 1, subscribers: int = 1, size_bytes: int = 128
 ) -> float:
-    """Publishers and subscribers of one subject, until the last has everything; messages/s published."""
+    """Publishers and subscribers of one subject, until the last one has received everything; published
+    messages per second."""
     body = b"x" * size_bytes
     frame = b"PUB bench.core %d\r\n%s\r\n" % (size_bytes, body)
     delivered = b"MSG bench.core 1 %d\r\n%s\r\n" % (size_bytes, body)
@@ -166,7 +166,7 @@ def _send_all(sock: socket.socket, frame: bytes, messages: int) -> None:
 
 
 def _receive_bytes(wires: list[Wire], bytes_each: int) -> None:
-    """Reads until every connection got `bytes_each` bytes. PINGs stay unanswered: runs are short."""
+    """Reads until every connection has received `bytes_each` bytes. Ignores PINGs: runs are short."""
     left = {each.sock.fileno(): bytes_each for each in wires}
     scratch = bytearray(READ_BYTES)
     with selectors.DefaultSelector() as selector:
@@ -189,11 +189,10 @@ def _receive_bytes(wires: list[Wire], bytes_each: int) -> None:
 def spread_msgs_per_s(
     port: int, *, subjects: int, messages: int, used: int | None = None, size_bytes: int = 16
 ) -> float:
-    """One to one over literal subjects in random order, one receiver each; messages/s.
+    """One to one over literal subjects in random order, with one subscriber each; messages per second.
 
-    subjects -- how many are subscribed to.
-    used -- how many of those are published to; None = all.
-    Frames are of one size whatever the number of subjects, so that figures differ by the lookup alone.
+    subjects -- the number of subscribed subjects. used -- how many of those are published to; None = all.
+    Frames have the same size for any number of subjects, so that only the lookup differs.
     """
     body = b"x" * size_bytes
     numbers = list(range(subjects))
@@ -209,7 +208,7 @@ def spread_msgs_per_s(
             some = range(at, min(at + CHUNK_MESSAGES, subjects))
             receiver.sock.sendall(b"".join(b"SUB bench.spread.%07d %07d\r\n" % (n, n) for n in some))
         receiver.ping()
-        _send_rounds(sender.sock, chunks, 1)  # what is only slow the first time is not measured
+        _send_rounds(sender.sock, chunks, 1)  # excludes first-time costs
         _receive_bytes([receiver], delivered * len(frames))
         sending = threading.Thread(target=_send_rounds, args=(sender.sock, chunks, rounds))
         started = time.perf_counter()
@@ -228,9 +227,9 @@ def _send_rounds(sock: socket.socket, chunks: list[bytes], rounds: int) -> None:
 
 @contextmanager
 def idle_connections(port: int, *, connections: int, subscriptions: int) -> Iterator[float]:
-    """Holds connections that do nothing, subscriptions spread over them; gives the set-up seconds.
+    """Holds idle connections, with subscriptions distributed among them; yields the set-up time in seconds.
 
-    Raises LoadError when this machine doesn't let a process have so many sockets.
+    Raises LoadError when this machine does not allow a process that many sockets.
     """
     _allow_files(connections + 100)
     each = subscriptions // connections
@@ -249,13 +248,13 @@ def idle_connections(port: int, *, connections: int, subscriptions: int) -> Iter
         yield time.perf_counter() - started
     finally:
         for sock in held:
-            # Reset instead of closed: thousands of sockets would be left waiting in the kernel.
+            # Reset instead of close: thousands of sockets would remain in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
 
 
 def _allow_files(count: int) -> None:
-    """Raises this process's limit, which servers started later inherit."""
+    """Raises this process's file limit, which servers started later inherit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         raise LoadError(
@@ -275,7 +274,7 @@ def _until(sock: socket.socket, mark: bytes) -> None:
 
 
 def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128) -> float:
-    """Round trip of request and reply with one in flight, microseconds."""
+    """Round trip time with one request in flight, microseconds."""
     body = b"x" * size_bytes
     request = b"PUB bench.rr _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
     reply = b"PUB _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
@@ -298,7 +297,7 @@ def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128) 
 
 
 def requests_per_s(port: int, *, requests: int, in_flight: int, size_bytes: int = 128) -> float:
-    """Requests and replies with up to `in_flight` outstanding; replies/s."""
+    """Requests with up to `in_flight` outstanding; responses per second."""
     body = b"x" * size_bytes
     request = b"PUB bench.rr _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
     reply = b"PUB _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
@@ -345,7 +344,7 @@ def _read_exactly(sock: socket.socket, size: int) -> None:
 def acked_publishes_per_s(
     port: int, *, messages: int, window: int, size_bytes: int = 128, storage: str = "file"
 ) -> float:
-    """JetStream publishes, each acked, at most `window` unacknowledged; acks/s."""
+    """JetStream publishes with at most `window` unacked; acks per second."""
     create_stream(port, "BENCH", "bench.js.>", storage)
     body = b"x" * size_bytes
     with wire(port) as publisher:
@@ -381,9 +380,10 @@ def windowed(
     step: int = CHUNK_MESSAGES,
     mark: bytes = b'"seq":',
 ) -> float:
-    """Sends `chunks` of `step` messages each in turn, at most `window` messages unanswered; answers/s.
+    """Sends `chunks` of `step` messages in turn, at most `window` messages without a response; responses per
+    second.
 
-    mark -- what an answer has once.
+    mark -- occurs once in each response.
     """
     acked = 0
     failed: list[BaseException] = []
@@ -420,7 +420,7 @@ def windowed(
 
 
 def fill_stream(port: int, *, messages: int, size_bytes: int = 128, name: str = "FILL") -> None:
-    """A file stream with `messages` messages over ten subjects."""
+    """Creates a file stream with `messages` messages on ten subjects."""
     create_stream(port, name, f"fill.{name}.>")
     body = b"x" * size_bytes
     with wire(port) as publisher:
@@ -440,7 +440,7 @@ def fill_stream(port: int, *, messages: int, size_bytes: int = 128, name: str = 
 
 @dataclass(frozen=True)
 class ConsumerRun:
-    """What the delivery scenarios share: the stream they read and how much is in it."""
+    """What delivery scenarios share: the stream and its size."""
 
     port: int
     messages: int
@@ -448,7 +448,7 @@ class ConsumerRun:
 
 
 def ordered_consumer_msgs_per_s(run: ConsumerRun) -> float:
-    """A push consumer as clients' ordered consumers make it: ack none, flow control, heartbeats."""
+    """A push consumer like clients' ordered consumers: no acks, flow control, heartbeats."""
     with wire(run.port) as consumer:
         consumer.sock.sendall(b"SUB _INBOX.ordered 1\r\n")
         consumer.ping()
@@ -478,7 +478,7 @@ def ordered_consumer_msgs_per_s(run: ConsumerRun) -> float:
                 tail = data
                 continue
             whole, tail = data[:end], data[end:]
-            # Every delivered message carries its ack subject once; a split one stays in `tail`.
+            # Every delivered message has its ack subject once; a split one stays in `tail`.
             got += whole.count(b" $JS.ACK.")
             _answer_flow_control(consumer, whole)
         return run.messages / (time.perf_counter() - started)

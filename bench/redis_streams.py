@@ -1,4 +1,4 @@
-"""Redis Streams as a second rival: its server as a process, and XADD over a raw socket."""
+"""Redis Streams for comparison: its server as a process, and XADD over a raw socket."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def redis_server(folder: Path, fsync: str) -> RedisServer:
 
 
 class RedisWire(Wire):
-    """One raw connection; Wire's reading, without the greeting of NATS."""
+    """One raw connection; reads like Wire, without the NATS greeting."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=30)
@@ -64,12 +64,12 @@ class RedisWire(Wire):
 
 
 def xadd_per_s(port: int, *, messages: int, window: int, size_bytes: int = 128) -> float:
-    """XADD with an id that the server gives, at most `window` unanswered; answers/s."""
+    """XADD with a generated id, at most `window` without a response; responses per second."""
     connection = RedisWire(port)
     try:
         connection.sock.sendall(b"DEL bench\r\n")
         connection.read()
-        # The subject is a field as it would have to be for an application that moves over.
+        # The subject is a field, as in an application that migrates.
         body = b"x" * size_bytes
         command = b"*7\r\n$4\r\nXADD\r\n$5\r\nbench\r\n$1\r\n*\r\n$1\r\ns\r\n$10\r\nbench.js.a\r\n$1\r\nd\r\n"
         command += b"$%d\r\n%s\r\n" % (size_bytes, body)

@@ -10,17 +10,17 @@ from servers import ServerProcess
 
 
 def itself(server: ServerProcess) -> ServerProcess:
-    """The server that runs anyway."""
+    """The default server."""
     return server
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One row: `measure(server)` gives the figure; `goal` is the least ratio aimed at, `most` the most that
-    penstock's own figure may be, `enough()` an own figure that will do whatever the ratio is.
+    """One row: `measure(server)` returns the figure; `goal` is the required ratio, `most` the maximum of
+    penstock's own figure, `enough()` an own figure that suffices whatever the ratio is.
 
-    `instead(server)` is the process to measure in the place of one of the two: another configuration, or
-    another product.
+    `instead(server)` is the process to measure in place of one of the two: another configuration, or another
+    product.
     """
 
     name: str

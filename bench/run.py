@@ -1,8 +1,8 @@
-"""`make bench`: penstock beside the official server, interleaved, medians and ratios, also as JSON.
+"""`make bench`: compares penstock with the official server, interleaved; medians and ratios, also as JSON.
 
-Both servers run as processes of their own with file storage on the same disk; every scenario runs
-`--rounds` times, in each round once against each server, so that noise of the machine hits both.
-The ratio is oriented so that above 1 is better for penstock.
+Both servers run as separate processes with file storage on the same disk. Every scenario runs `--rounds`
+times, once against each server per round, so that other load on the machine affects both. A ratio above 1 is
+better for penstock.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def memory_at_rest_mib(server: ServerProcess) -> float:
 
 
 def recovery_ms(server: ServerProcess) -> float:
-    """SIGKILL, then from exec until STREAM.INFO shows all messages."""
+    """SIGKILL, then the time from exec until STREAM.INFO shows all messages."""
     import time
 
     server.stop(signal.SIGKILL)
@@ -71,7 +71,7 @@ def recovery_ms(server: ServerProcess) -> float:
 
 
 def idle(server: ServerProcess) -> tuple[float, float]:
-    """(MiB, set-up seconds) of a server just started that holds idle connections."""
+    """(MiB, set-up seconds) of a new server with idle connections."""
     server.stop()
     server.start()
     with load.idle_connections(
@@ -81,14 +81,14 @@ def idle(server: ServerProcess) -> tuple[float, float]:
 
 
 def spread_cost(server: ServerProcess) -> float:
-    """What a publish to one of very many subjects costs, as a multiple of one to one of ten."""
+    """The cost of a publish to one of very many subjects, as a multiple of one to one of ten."""
     few = load.spread_msgs_per_s(server.port, subjects=10, messages=1_000_000)
     many = load.spread_msgs_per_s(server.port, subjects=SPREAD_SUBJECTS, messages=1_000_000)
     return few / many
 
 
 def fixed_cost(server: ServerProcess) -> float:
-    """What a publish to one subject costs with very many subscribed, as a multiple of that with ten."""
+    """The cost of a publish to one subject with very many subscribed, as a multiple of that with ten."""
     few = load.spread_msgs_per_s(server.port, subjects=10, used=1, messages=1_000_000)
     many = load.spread_msgs_per_s(server.port, subjects=SPREAD_SUBJECTS, used=1, messages=1_000_000)
     return few / many
@@ -223,7 +223,7 @@ def batch_rows(share: int) -> list[Scenario]:
 
 
 def fast_ingest_synced(server: ServerProcess) -> float:
-    """Fast ingest where penstock, but not the official server, syncs before each ack; messages/s."""
+    """Fast ingest where penstock, but not the official server, syncs before each ack; messages per second."""
     server.stop()
     if server.name == "penstock":
         conf = server.store_dir.parent / "synced.conf"
@@ -295,7 +295,7 @@ def many_consumers(share: int, wide: int) -> list[Scenario]:
 
 
 def process_scenarios() -> list[Scenario]:
-    """Rows that start servers anew; they come last."""
+    """Rows that restart servers; they run last."""
     return [
         Scenario("start-up, empty store", "ms", start_time_ms, bigger_is_better=False),
         Scenario("memory at rest", "MiB", memory_at_rest_mib, bigger_is_better=False),
@@ -332,7 +332,7 @@ def measure(rows: list[Row], servers: list[ServerProcess], rounds: int, console:
         task = progress.add_task("measuring", total=len(rows) * rounds * len(servers))
         for row in rows:
             for turn in range(rounds):
-                # Who goes first alternates: a warm page cache or a noisy neighbour favours nobody.
+                # The first one alternates, so that a warm page cache or other load favours neither.
                 order = servers if turn % 2 == 0 else servers[::-1]
                 for server in map(row.scenario.instead, order):
                     progress.update(task, description=f"{row.scenario.name}: {server.name}")
@@ -376,7 +376,7 @@ def main() -> None:
     if options.json is None:
         options.json = ROOT / "out" / ("bench-part.json" if options.only else "bench.json")
     rounds = 3 if options.quick else options.rounds
-    # Into a file or a CI log the table takes the width it needs.
+    # In a file or a CI log the table has its full width.
     console = Console(width=None if sys.stdout.isatty() else 110)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=os.environ.get("TMPDIR")) as name:
         folder = Path(name)

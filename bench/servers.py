@@ -1,4 +1,4 @@
-"""Starts and stops the servers that the benchmark compares, each on its own port and store."""
+"""Starts and stops the compared servers, each with its own port and store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG_LINES = 20  # shown when a server does not start
 
 
 def official_binary() -> Path | None:
-    """`nats-server` from PATH or the cache folder, else installed there by `go`; None without a way."""
+    """`nats-server` from PATH or the cache folder, else installed there by `go`; None without either."""
     found = shutil.which("nats-server")
     if found:
         return Path(found)
@@ -53,19 +53,19 @@ def free_port() -> int:
 
 
 def _as_installed() -> dict[str, str]:
-    """The environment, but bytecode is kept, as it is of an installed package."""
+    """The environment with cached bytecode, as an installed package has it."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def last_lines(log: Path) -> str:
-    """The end of a server's log, for an error: the folder that the log is in goes with the benchmark."""
+    """The end of a server's log, for an error: the log's folder is deleted with the benchmark."""
     lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
     return "\n".join(f"    {line}" for line in lines or ["(it wrote nothing)"])
 
 
 @dataclass
 class ServerProcess:
-    """One server process; `start` returns how long it took until it greeted a connection."""
+    """One server process; `start` returns the time until it greeted a connection."""
 
     name: str
     command: list[str]
@@ -100,7 +100,7 @@ class ServerProcess:
             time.sleep(0.002)
 
     def until_jetstream_answers(self, stream: str, messages: int) -> None:
-        """Polls STREAM.INFO until the stream is there with all its messages."""
+        """Polls STREAM.INFO until the stream has all its messages."""
         deadline = time.perf_counter() + START_TIMEOUT_S
         while time.perf_counter() < deadline:
             try:

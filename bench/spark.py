@@ -1,8 +1,8 @@
-"""The Spark rows of `make bench`: figures of the source and the sink, penstock's alone.
+"""The Spark rows of `make bench`: figures of penstock's source and sink.
 
-Each script runs in its own process (a JVM cannot be restarted) and measures several rows; figures compared
-within one script are measured alternately. The goals are for one Spark core on an otherwise idle machine with
-another core for the server; therefore the load and each process's CPU time per row are reported as well.
+Each script runs in its own process (a JVM cannot be restarted) and measures several rows, alternating those
+that are compared. The goals are for one Spark core on an otherwise idle machine with another core for the
+server; so the load and each process's CPU time per row are reported too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WRITE = ("spark_write.py", "--partitions", "1,2")
 
 @dataclass(frozen=True)
 class SparkRow:
-    """`figures` picks what was measured out of the script's JSON, and `cpu` the CPU time a row."""
+    """`figures` selects the measurement from the script's JSON, and `cpu` the CPU time per row."""
 
     name: str
     unit: str
@@ -117,8 +117,8 @@ def ran(script: tuple[str, ...]) -> dict[str, Any]:
 
 
 def spark_rows(only: str, console: Console) -> dict[str, object]:
-    """Measures the rows whose name contains `only` (in any case), shows them as a table, and returns them for
-    the JSON."""
+    """Measures the rows whose name contains `only` (in any case), prints them as a table, and returns them
+    for the JSON."""
     rows = [row for row in ROWS if only.lower() in row.name.lower()]
     if not rows:
         return {}

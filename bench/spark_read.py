@@ -1,14 +1,13 @@
-"""How many rows a second Spark reads from a stream: 128 B payloads, every column materialised.
+"""Rows per second that Spark reads from a stream: payloads of 128 B, all columns.
 
-By one task (`local[1]`): a server process, one Python worker and one JVM thread. The rows go to Spark's
-`noop` sink, which takes every column of every row and keeps none, so what is measured is the source. The
-first reads warm the JVM up. In turns with it, a plain nats-py reader in `mapPartitions` reads a twentieth of
-the same stream. The CPU time of each process is reported beside the rates: on a busy machine that is the
-steadier figure. The last line of the output is JSON.
+With one task (`local[1]`): a server process, one Python worker and one JVM thread. Rows go to Spark's `noop`
+sink, which reads every column and discards it, so that the source is measured. The first reads warm up the
+JVM. Alternating with it, a plain nats-py reader in `mapPartitions` reads a twentieth of the same stream. The
+CPU time of each process is reported too: on a busy machine it is the more stable figure. The last line of the
+output is JSON.
 
---server official measures the same against nats-server; --partitions 1,2,4 reads by so many tasks at once, in
-turns (`local[4]`), to see where the server or the machine is the limit; the other figures are those of the
-first number.
+--server official measures nats-server; --partitions 1,2,4 reads with so many tasks in turn (`local[4]`), to
+find the limit of server or machine; the other figures belong to the first number.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def session(cores: int) -> SparkSession:
 
 
 def read(spark: SparkSession, port: int, messages: int, partitions: int) -> float:
-    """Rows a second of one whole read, its planning included."""
+    """Rows per second of one complete read, including its planning."""
     frame = (
         spark.read.format("jetstream")
         .options(servers=f"nats://127.0.0.1:{port}", stream=STREAM)
@@ -76,7 +75,7 @@ def read(spark: SparkSession, port: int, messages: int, partitions: int) -> floa
 
 
 def read_by_nats_py(spark: SparkSession, port: int, messages: int, partitions: int) -> float:
-    """Rows a second of a plain nats-py reader in mapPartitions."""
+    """Rows per second of a plain nats-py reader in mapPartitions."""
     share = messages // partitions
     spans = [(i * share + 1, (i + 1) * share) for i in range(partitions)]
 
@@ -95,7 +94,7 @@ def running_server(kind: str, folder: Path) -> Iterator[ServerProcess]:
     if server is None:
         sys.exit("no nats-server on PATH and no go to install it")
     if kind == "penstock":
-        # Also works where the package is not installed, only on PYTHONPATH.
+        # Also works with PYTHONPATH instead of an installed package.
         server.command = [sys.executable, "-m", "penstock", "serve"]
     server.start()
     try:
@@ -106,7 +105,7 @@ def running_server(kind: str, folder: Path) -> Iterator[ServerProcess]:
 
 @contextmanager
 def filled_server(kind: str, folder: Path, messages: int) -> Iterator[ServerProcess]:
-    """A server whose stream STREAM holds `messages` messages."""
+    """A server with `messages` messages in stream STREAM."""
     with running_server(kind, folder) as server:
         fill_stream(server.port, messages=messages, size_bytes=SIZE_BYTES, name=STREAM)
         yield server

@@ -1,5 +1,4 @@
-"""What the Spark benchmarks compare the source with: a plain nats-py reader, and a source that does
-nothing."""
+"""Baselines of the Spark benchmarks: a plain nats-py reader, and a source without data."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ ROWS = "subject string, seq bigint, time timestamp, data binary, stream string"
 
 
 def read_with_nats_py(port: int, stream: str, span: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
-    """The rows of a range of sequences, as one would write it in mapPartitions: a pull consumer,
-    fetch(500)."""
+    """Reads a range of sequences as users would in mapPartitions: a pull consumer with fetch(500)."""
     import asyncio
     from datetime import UTC, datetime
 
@@ -48,7 +46,7 @@ class _Nothing(InputPartition):
 
 
 class _IdleReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One row a micro-batch, made of nothing."""
+    """One constant row per micro-batch."""
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
@@ -74,7 +72,7 @@ class _IdleReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class IdleSource(DataSource):
-    """What a micro-batch of any Python source costs."""
+    """Measures the cost of a micro-batch of any Python source."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,12 +1,11 @@
-"""A streaming query beside a batch read of the same stream, and what a micro-batch costs because of the
-source.
+"""A streaming query compared with a batch read of the same stream, and the source's cost per micro-batch.
 
-`local[1]`. Rates: 1 M messages of 128 B into Spark's `noop` sink, once as a batch and once by AvailableNow
-from start to end of the query, in turns; medians. A query begins with a Python interpreter for the source's
-driver side, whatever the source: how long that takes, until the first micro-batch, is reported for this
-source and for one that does nothing, as is the share without it. Overhead: micro-batches of one message each,
-beside those of a source that makes one row of nothing, in turns; difference of the medians. The last line of
-the output is JSON."""
+`local[1]`. Rates: 1 M messages of 128 B into Spark's `noop` sink, alternately as a batch and with
+AvailableNow from start to end of the query; medians. A query starts a Python process for the source's driver
+side: the time until the first micro-batch is reported for this source and for one without data, and the rate
+is also given without it. Overhead: micro-batches of one message each, alternating with those of a source with
+one constant row; difference of the medians. The last line of the output is JSON.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ TURNS = 3
 
 
 def run(frame: DataFrame, folder: Path) -> tuple[float, list[Any]]:
-    """Seconds until the first micro-batch began, and the progress of each that read something."""
+    """Seconds until the first micro-batch started, and the progress of each one that read messages."""
     started_s = time.time()
     query = (
         frame.writeStream.format("noop")
@@ -45,7 +44,7 @@ def run(frame: DataFrame, folder: Path) -> tuple[float, list[Any]]:
 
 
 def stream_rate(spark: SparkSession, port: int, messages: int, folder: Path) -> tuple[float, float]:
-    """Rows a second of the whole query, and from its first micro-batch on."""
+    """Rows per second of the whole query, and from its first micro-batch on."""
     frame = (
         spark.readStream.format("jetstream")
         .options(servers=f"nats://127.0.0.1:{port}", stream=STREAM, recordsPerPartition=messages)
@@ -60,7 +59,7 @@ def stream_rate(spark: SparkSession, port: int, messages: int, folder: Path) -> 
 
 
 def trigger_ms(frame: DataFrame, folder: Path) -> tuple[float, list[int]]:
-    """How long it took until the first micro-batch, and each of them, without the first ones."""
+    """The time until the first micro-batch, and of each one, without the first ones."""
     begin_s, found = run(frame, folder)
     return begin_s * 1e3, [int(progress.durationMs["triggerExecution"]) for progress in found][3:]
 
@@ -99,7 +98,7 @@ def main() -> None:
                     trigger_ms(nothing.load(), folder / f"idle{turn}"),
                 )
                 if turn == 0:
-                    continue  # the JVM warms up
+                    continue  # warm-up of the JVM
                 batch.append(rates[0])
                 stream.append(rates[1][0])
                 after_begin.append(rates[1][1])

@@ -1,13 +1,12 @@
-"""How many rows a second Spark writes to a stream, exactly once: 128 B payloads, ten subjects.
+"""Rows per second that Spark writes to a stream, exactly once: payloads of 128 B, ten subjects.
 
-By one task (`local[1]`): a server process, one Python worker and one JVM thread, which also makes the rows.
-Each way of delivery (publish, fast, atomic) in turns, into a stream made anew; the first turns warm the JVM
-up. The CPU time of each process is reported beside the rates: on a busy machine that is the steadier figure.
-The last line of the output is JSON.
+With one task (`local[1]`): a server process, one Python worker and one JVM thread, which also generates the
+rows. The deliveries (publish, fast, atomic) alternate, each with a new stream; the first runs warm up the
+JVM. The CPU time of each process is reported too: on a busy machine it is the more stable figure. The last
+line of the output is JSON.
 
---server official measures the same against nats-server; --delivery publish,once takes some of the ways
-(`once`: publish with exactlyOnce false, at least once); --partitions 1,2,4 writes by so many tasks at once,
-in turns.
+--server official measures nats-server; --delivery publish,once selects deliveries (`once`: publish with
+exactlyOnce false, at least once); --partitions 1,2,4 writes with so many tasks, in turn.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ DELIVERIES: dict[str, dict[str, str]] = {
 
 
 def write(spark: SparkSession, server: ServerProcess, delivery: str, rows: int, partitions: int) -> None:
-    """One write, its planning included."""
+    """One write, including its planning."""
     frame = spark.range(0, rows, 1, partitions).selectExpr(
         f"concat('{STREAM}.rows.s', id % 10) AS subject",
         f"cast(rpad(cast(id AS string), {SIZE_BYTES}, 'x') AS binary) AS data",

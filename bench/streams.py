@@ -1,8 +1,8 @@
-"""Rows about streams: acked publishes of every kind, beside Redis Streams too, and what is done to what is
-stored (purge, restart, direct get).
+"""Rows about streams: all kinds of acked publishes, also compared with Redis Streams, and operations on
+stored messages (purge, restart, direct get).
 
-Servers with another configuration than the two that run anyway (`sync: always`, a store of their own) are
-started when their row comes first, and stopped by Rivals.stop().
+Servers with another configuration (`sync: always`, a separate store) start with their first row, and
+Rivals.stop() stops them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESTART_MESSAGES = 10_000_000
 RESTART_BYTES = 36  # of a payload, so that ten million records fill a hundred blocks of 8 MiB
 RESTART_MAX_MS = 3000
 DIRECT_MESSAGES = 300_000
-DIRECT_GETS = 300_000  # a third of a second at the rate of the faster one: fewer measure the scheduler
+DIRECT_GETS = 300_000  # a third of a second at the higher rate: fewer would measure the scheduler
 DIRECT_BATCH = 1000
 SETTLE_S = 120.0
 DISK_CHUNK = 256 * 1024
@@ -47,13 +47,13 @@ DISK_CHUNK = 256 * 1024
 
 @dataclass
 class Rivals:
-    """The processes that some rows measure in the place of the two that run anyway."""
+    """The processes that some rows measure in place of the default two."""
 
     folder: Path
     started: dict[str, ServerProcess] = field(default_factory=dict)
 
     def synced(self, server: ServerProcess) -> ServerProcess:
-        """penstock with `sync: always`; the official server as it is."""
+        """penstock with `sync: always`; the official server unchanged."""
         if server.name != "penstock":
             return server
         conf = self.folder / "sync.conf"
@@ -64,13 +64,13 @@ class Rivals:
         )
 
     def redis(self, fsync: str, server: ServerProcess) -> ServerProcess:
-        """Redis instead of the official server; `always` beside penstock with `sync: always`."""
+        """Redis instead of the official server; `always` compares with penstock's `sync: always`."""
         if server.name != "penstock":
             return self._running(f"redis-{fsync}", lambda: redis_server(self.folder, fsync))
         return self.synced(server) if fsync == "always" else server
 
     def fresh(self, purpose: str, server: ServerProcess) -> ServerProcess:
-        """The same server with a store of its own."""
+        """The same server with a separate store."""
         name = f"{server.name}-{purpose}"
         return self._running(name, lambda: ServerProcess(server.name, server.command, self.folder / name))
 
@@ -91,7 +91,7 @@ class Rivals:
 
 
 def deduplicated_per_s(port: int, *, messages: int, size_bytes: int = 128) -> float:
-    """Acked publishes, each with a Nats-Msg-Id of its own; acks/s."""
+    """Acked publishes with different Nats-Msg-Ids; acks per second."""
     create_stream(port, "DEDUP", "dedup.>", duplicate_window=120_000_000_000)
     body = b"x" * size_bytes
     run = time.time_ns()
@@ -109,7 +109,7 @@ def deduplicated_per_s(port: int, *, messages: int, size_bytes: int = 128) -> fl
 
 
 def many_subjects_per_s(port: int, *, messages: int, subjects: int, size_bytes: int = 128) -> float:
-    """Acked publishes over so many subjects, each in its turn; acks/s."""
+    """Acked publishes to so many subjects in turn; acks per second."""
     create_stream(port, "SUBJECTS", "subjects.>")
     body = b"x" * size_bytes
 
@@ -120,7 +120,7 @@ def many_subjects_per_s(port: int, *, messages: int, subjects: int, size_bytes: 
 
 
 def _acked_frames(port: int, frame: Callable[[int], bytes], messages: int) -> float:
-    """Frames that differ are all made before the clock starts."""
+    """Frames that differ are all built before the measurement."""
     chunks = [
         b"".join([frame(n) for n in range(at, at + CHUNK_MESSAGES)])
         for at in range(0, messages, CHUNK_MESSAGES)
@@ -132,32 +132,32 @@ def _acked_frames(port: int, frame: Callable[[int], bytes], messages: int) -> fl
 
 
 def subjects_cost(server: ServerProcess, *, messages: int) -> float:
-    """What a publish to one of a million subjects costs, as a multiple of one to the only subject."""
+    """The cost of a publish to one of a million subjects, as a multiple of one to a single subject."""
     one = many_subjects_per_s(server.port, messages=messages, subjects=1)
     return one / many_subjects_per_s(server.port, messages=messages, subjects=messages)
 
 
 def subject_bytes(server: ServerProcess) -> float:
-    """Growth of resident memory by a million subjects with one message each, bytes a subject."""
+    """Growth of resident memory by a million subjects with one message each, bytes per subject."""
     server.stop()
     server.start()
     with suppress(LoadError), wire(server.port) as control:
         control.request("$JS.API.STREAM.DELETE.SUBJECTS")
     before = server.resident_mib()
     many_subjects_per_s(server.port, messages=SUBJECTS, subjects=SUBJECTS, size_bytes=16)
-    time.sleep(1.0)  # what was let go right after the last ack doesn't count
+    time.sleep(1.0)  # excludes memory that is released right after the last ack
     return (server.resident_mib() - before) * (1 << 20) / SUBJECTS
 
 
 @dataclass
 class Payloads:
-    """Rates in bytes, and the disk's own beside them."""
+    """Rates in bytes, and the rate of the disk for comparison."""
 
     folder: Path
     raw_mb_per_s: dict[int, list[float]] = field(default_factory=dict)
 
     def mb_per_s(self, size_bytes: int, messages: int, server: ServerProcess) -> float:
-        """Acked publishes of one size; payload MB/s. Beside penstock's, the disk is measured too."""
+        """Acked publishes of one size; payload MB/s. For penstock, the disk is measured too."""
         if server.name == "penstock":
             self.raw_mb_per_s.setdefault(size_bytes, []).append(self._raw(size_bytes * messages))
         rate = load.acked_publishes_per_s(
@@ -166,7 +166,7 @@ class Payloads:
         return rate * size_bytes / 1e6
 
     def _raw(self, size: int) -> float:
-        """Writes a file of so many bytes front to back, and syncs it; MB/s."""
+        """Writes a file of so many bytes sequentially, and syncs it; MB/s."""
         path = self.folder / "raw"
         chunk = os.urandom(DISK_CHUNK)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -181,7 +181,7 @@ class Payloads:
             path.unlink()
 
     def enough(self, size_bytes: int) -> float | None:
-        """The share of the disk's rate that will do."""
+        """The share of the disk's rate that suffices."""
         raw = self.raw_mb_per_s.get(size_bytes)
         return statistics.median(raw) * PAYLOAD_DISK_SHARE if raw else None
 
@@ -190,7 +190,7 @@ class Payloads:
 
 
 def purge_ms(server: ServerProcess) -> float:
-    """STREAM.PURGE of one subject's million messages, which lie between as many of another."""
+    """STREAM.PURGE of one subject's million messages, interleaved with as many of another."""
     _fill(server.port, "PURGED", [b"purged.a", b"purged.b"], 2 * PURGED, 128)
     with wire(server.port) as control:
         started = time.perf_counter()
@@ -203,7 +203,7 @@ def purge_ms(server: ServerProcess) -> float:
 
 
 def restart_ms(server: ServerProcess) -> float:
-    """SIGTERM, then from exec until STREAM.INFO shows ten million messages."""
+    """SIGTERM, then the time from exec until STREAM.INFO shows ten million messages."""
     _fill_once(
         server.port, "RESTART", [b"restart.%d" % n for n in range(10)], RESTART_MESSAGES, RESTART_BYTES
     )
@@ -215,7 +215,7 @@ def restart_ms(server: ServerProcess) -> float:
 
 
 def direct_gets_per_s(server: ServerProcess, *, gets: int, in_flight: int = WINDOW) -> float:
-    """Single direct gets by sequence, so many in flight; answers/s."""
+    """Single direct gets by sequence, with so many in flight; responses per second."""
     _fill_direct(server.port)
 
     def ask(n: int) -> bytes:
@@ -226,7 +226,8 @@ def direct_gets_per_s(server: ServerProcess, *, gets: int, in_flight: int = WIND
 
 
 def direct_lasts_per_s(server: ServerProcess, *, gets: int, in_flight: int = WINDOW) -> float:
-    """Single direct gets of a subject's last message (what a key-value store's reads are); answers/s."""
+    """Single direct gets of a subject's last message (the reads of a key-value store); responses per
+    second."""
     _fill_direct(server.port)
     return _direct(
         server.port,
@@ -246,7 +247,7 @@ def _direct(port: int, ask: Callable[[int], bytes], gets: int, in_flight: int) -
 
 
 def direct_batch_msgs_per_s(server: ServerProcess, *, messages: int) -> float:
-    """Batched direct gets of a thousand messages, one after the other; messages/s."""
+    """Batched direct gets of a thousand messages, one after another; messages per second."""
     _fill_direct(server.port)
     with wire(server.port) as reader:
         reader.sock.sendall(b"SUB _INBOX.get.1 1\r\n")
@@ -296,7 +297,7 @@ def _fill(
 
 
 def scenarios(share: int, rivals: Rivals) -> list[Scenario]:
-    """The rows; `share`: one part in so many of the messages."""
+    """The rows; `share`: the divisor of the number of messages."""
     return [*_publishing(share, rivals), *_many_subjects(rivals), *_stored(share, rivals)]
 
 
