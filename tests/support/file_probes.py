@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.kernels.log.s2 import checksum
+from penstock.kernels.log.archive import checksum
 from penstock.protocol import snapshot_archive
 from penstock.protocol.api import ConsumerConfig, StreamState
 from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks

@@ -47,8 +47,7 @@ from penstock.errors import (
     ProtocolError,
     RequestTimeoutError,
 )
-from penstock.kernels.wire.buffers import OutBuffer
-from penstock.kernels.wire.encoders import encode_pub, encode_sub, encode_unsub
+from penstock.kernels.wire.output import OutBuffer, encode_pub, encode_sub, encode_unsub
 from penstock.protocol.subjects import check_filter, check_subject, is_valid_queue
 
 if TYPE_CHECKING:

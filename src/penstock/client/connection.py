@@ -31,7 +31,6 @@ from penstock.errors import (
     ServerRefusedError,
     StaleConnectionError,
 )
-from penstock.kernels.wire.buffers import OutBuffer
 from penstock.kernels.wire.frames import (
     OP_ERR,
     OP_ERROR,
@@ -42,6 +41,7 @@ from penstock.kernels.wire.frames import (
     FrameParser,
     PyFrame,
 )
+from penstock.kernels.wire.output import OutBuffer
 
 # INFO of a large cluster lists many URLs on one line.
 INFO_LINE_BYTES_MAX = 1024 * 1024

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from penstock.errors import MisuseError
-from penstock.kernels.wire.batch_frames import encode_appends, encode_column
-from penstock.kernels.wire.buffers import OutBuffer
+from penstock.kernels.wire.output import OutBuffer, encode_appends, encode_column
 
 CHUNK = 4096  # payloads of an iterable that are encoded at once
 

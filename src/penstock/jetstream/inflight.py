@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from penstock.jetstream.limits import EngineConfig
-from penstock.kernels.ingest.staging import StagedTotal
+from penstock.kernels.ingest.batches import StagedTotal
 
 
 class Inflight(Struct):

@@ -34,9 +34,9 @@ from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
-from penstock.kernels.consumer.ack_snapshot import make_snapshot
+from penstock.kernels.consumer.ack_encoding import make_snapshot
 from penstock.kernels.consumer.ack_state import AckState
-from penstock.kernels.log.archive_entries import ENTRY_CUT, ENTRY_LAST, unpack_messages
+from penstock.kernels.log.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import error_codes as codes

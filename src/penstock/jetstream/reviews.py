@@ -6,7 +6,7 @@ messages are examined, in slices (slices.py): a million messages and a thousand 
 
 Messages come and go between two slices. New ones have an interested consumer; removed ones need no review.
 When another interest ends meanwhile, everything is examined again: a removal may be repeated or deferred
-(kernels/ingest/interest_state.pyx). A crash in between is harmless, because every start reviews the stream.
+(kernels/ingest/storing.pyx). A crash in between is harmless, because every start reviews the stream.
 """
 
 from __future__ import annotations

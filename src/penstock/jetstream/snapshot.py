@@ -26,7 +26,7 @@ from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.ingest import StreamSink
-from penstock.kernels.log.archive_entries import pack_messages
+from penstock.kernels.log.archive import pack_messages
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import snapshot_archive

@@ -1,7 +1,7 @@
 """Ownership of subjects: by the streams of an account, and by the consumers of a work queue.
 
-No subject may have two owners. A claim is compared with all others at once (kernels/log/filter_set.pyx), so
-the cost of a request depends on the subjects it names and not on the number of other owners.
+No subject may have two owners. A claim is compared with all others at once (kernels/routing/filter_trie.pyx),
+so the cost of a request depends on the subjects it names and not on the number of other owners.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from penstock.errors import JetStreamApiError
-from penstock.kernels.log.filter_set import FilterSet, WorkLimitError
+from penstock.kernels.routing.filter_trie import FilterSet, WorkLimitError
 
 ALL = ">"
 

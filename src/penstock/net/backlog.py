@@ -24,8 +24,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from penstock.kernels.wire.budget import LoopBudget
-from penstock.kernels.wire.ticks import TickTrigger
+from penstock.kernels.wire.ticks import LoopBudget, TickTrigger
 
 HIGH_WATER = 64 * 1024
 LOW_WATER = 16 * 1024

@@ -9,7 +9,7 @@ and the socket takes everything. The remainder goes through the transport (`flus
 output until the transport's buffer is empty, which keeps the order.
 
 Fairness: input is processed as long as the loop's time budget allows. Then reading pauses, and the remaining
-input waits in the read buffer for a later turn (`kernels/wire/budget.pyx`). If the socket closes meanwhile,
+input waits in the read buffer for a later turn (`kernels/wire/ticks.pyx`). If the socket closes meanwhile,
 the handler sees the close after all input: it was sent before.
 
 Works on uvloop and on asyncio's event loop.
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from penstock import faults
-from penstock.kernels.wire.dispatch import Ingress
+from penstock.kernels.wire.ingress import Ingress
 from penstock.net.backlog import HIGH_WATER, LOW_WATER, BacklogWatch
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason

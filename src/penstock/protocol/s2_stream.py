@@ -1,8 +1,8 @@
 """The S2 stream format: chunks of compressed or plain bytes, each with a checksum.
 
 The writer uses only what readers of S2 and of Snappy frames both support, except for the identifier. The
-reader supports all of S2 except blocks with a dictionary. `kernels/log/s2.pyx` has the block codec and the
-checksum.
+reader supports all of S2 except blocks with a dictionary. `kernels/log/archive.pyx` has the block codec and
+the checksum.
 
     chunk = type u8 | length u24 | content by type        (little endian)
     0x00: checksum u32 | block     0x01: checksum u32 | plain bytes     0xff: identifier
@@ -14,7 +14,7 @@ Rejected: a Snappy package. None reads S2's repeat codes, which the official ser
 from __future__ import annotations
 
 from penstock.errors import ProtocolError
-from penstock.kernels.log.s2 import checksum, decode_block, encode_block
+from penstock.kernels.log.archive import checksum, decode_block, encode_block
 
 IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 IDENTIFIERS = (IDENTIFIER, b"\xff\x06\x00\x00sNaPpY")

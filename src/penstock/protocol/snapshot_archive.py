@@ -6,7 +6,7 @@ The official server's format since 2.15: a magic mark, `state.json`, one entry p
     entry = name length | time (zigzag) | sequence | header length | payload length | name | header | payload
     (numbers are LEB128)
 
-The kernel reads and writes message entries, thousands per call (kernels/log/archive_entries.pyx).
+The kernel reads and writes message entries, thousands per call (kernels/log/archive.pyx).
 
 A consumer may have a hundred thousand pending messages, whose JSON object takes a tenth of a second to read
 or write. That part of its state is processed in pieces (`pieces`, `joined`), so that the event loop is not

@@ -86,7 +86,7 @@ def any_overlap(filters: list[str]) -> tuple[str, str] | None:
     """The first two overlapping filters of a list of valid ones, or None. Raises WorkLimitError if too
     many."""
     # Imported here: the client uses this module without the routing kernels.
-    from penstock.kernels.log.filter_set import overlapping_pair
+    from penstock.kernels.routing.filter_trie import overlapping_pair
 
     pair = overlapping_pair([one.encode() for one in filters])
     return (filters[pair[0]], filters[pair[1]]) if pair is not None else None
@@ -94,7 +94,7 @@ def any_overlap(filters: list[str]) -> tuple[str, str] | None:
 
 def any_subset(filters: list[str]) -> bool:
     """Whether one of these valid filters matches everything that another does. Raises WorkLimitError."""
-    from penstock.kernels.log.filter_set import any_covered
+    from penstock.kernels.routing.filter_trie import any_covered
 
     return len(filters) > 1 and any_covered([one.encode() for one in filters])
 

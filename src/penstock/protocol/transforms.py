@@ -30,7 +30,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from penstock.errors import ConfigError
-from penstock.kernels.log.filter_set import FilterSet
+from penstock.kernels.routing.filter_trie import FilterSet
 from penstock.kernels.routing.grammar import fnv1a_32
 from penstock.protocol.subjects import is_valid_filter
 

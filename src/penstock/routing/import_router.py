@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from penstock.kernels.consumer.ack_sink import AckSink
+from penstock.kernels.consumer.endpoints import AckSink
 from penstock.kernels.routing.account_imports import ImportSink, ReplyTable, Rewriter, ShadowSink
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink

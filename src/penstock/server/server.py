@@ -24,8 +24,9 @@ import msgspec
 from msgspec import structs
 
 from penstock.errors import ConfigError, ServerError
-from penstock.kernels.wire.dispatch import ClientSink, Ingress
+from penstock.kernels.wire.dispatch import ClientSink
 from penstock.kernels.wire.frames import FrameParser
+from penstock.kernels.wire.ingress import Ingress
 from penstock.net import sockets
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.listener import Listener

@@ -24,8 +24,8 @@ from msgspec import structs
 
 from penstock import faults
 from penstock.errors import ProtocolError
-from penstock.kernels.wire.dispatch import Ingress
 from penstock.kernels.wire.frames import Op, ParseError, PyFrame
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection

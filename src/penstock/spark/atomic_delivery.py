@@ -20,7 +20,7 @@ from collections import deque
 
 from penstock import errors
 from penstock.kernels.spark.row_frames import Rows
-from penstock.kernels.wire.buffers import OutBuffer
+from penstock.kernels.wire.output import OutBuffer
 from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.protocol.batch import batch_exception

@@ -21,10 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock import errors
-from penstock.kernels.ingest.pub_acks import AckEvent, AckWindow
-from penstock.kernels.spark.row_frames import Rows
-from penstock.kernels.wire.buffers import OutBuffer
+from penstock.kernels.spark.row_frames import AckEvent, AckWindow, Rows
 from penstock.kernels.wire.frames import Op
+from penstock.kernels.wire.output import OutBuffer
 from penstock.protocol import api
 from penstock.protocol.batch import (
     BatchRefused,

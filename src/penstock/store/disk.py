@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import StoreLockedError, StoreWriteError
-from penstock.kernels.log.read_ahead import Reading
+from penstock.kernels.log.record_reads import Reading
 
 PIECE = struct.Struct("=2I")
 """Offset and size of a piece that is wanted of a file."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.consumer.ack_sink import AckQueue, AckSink
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
+from penstock.kernels.consumer.endpoints import AckQueue, AckSink
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import publish
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription

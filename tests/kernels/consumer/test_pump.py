@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
-from penstock.kernels.consumer.delivery_targets import Target, TargetEnd
+from penstock.kernels.consumer.endpoints import Target, TargetEnd
 from penstock.kernels.consumer.pump import Pump, RunEnd, drain_ready, ready
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex

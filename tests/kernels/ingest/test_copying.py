@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.kernels.ingest.copying import CopyBatch, apply_mirrored, apply_sourced, settle_upto
-from penstock.kernels.ingest.ingest import PlainLimits
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import PlainLimits
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.wire.dispatch import SubjectMapper
 from tests.reference import copying as model

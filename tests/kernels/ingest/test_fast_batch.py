@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.ingest.fast_batch import FastBatches, parse
-from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, PlainLimits, acknowledge_fast, apply_plain
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.batches import FastBatches, parse
+from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, acknowledge_fast, apply_plain
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import PlainLimits
 from penstock.kernels.log.stream_log import StreamLog
 from tests.reference import fast_batch as reference
 from tests.support.examples import examples

@@ -11,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.ingest import ingest
-from penstock.kernels.ingest.ingest import (
-    AckBatch,
-    IngestBatch,
-    PlainLimits,
-    StreamSink,
-    apply_plain,
-    enforce_part,
-    store_one,
-)
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, StreamSink, apply_plain
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import PlainLimits, enforce_part, store_one
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, publish

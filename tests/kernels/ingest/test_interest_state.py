@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.kernels.consumer.pump import Pump
-from penstock.kernels.ingest.interest_state import InterestState
+from penstock.kernels.ingest.storing import InterestState
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from tests.reference.interest_state import ConsumerModel, NeedsModel

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, PlainLimits, apply_plain, store_one
-from penstock.kernels.ingest.republish import Republisher
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, apply_plain
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import PlainLimits, Republisher, store_one
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, SubjectMapper

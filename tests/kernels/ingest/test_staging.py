@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.ingest.atomic_commits import check_staged, store_staged
-from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, PlainLimits, apply_plain
-from penstock.kernels.ingest.staging import StagedBatches, StagedTotal
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.batches import StagedBatches, StagedTotal, check_staged, store_staged
+from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, apply_plain
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import PlainLimits
 from penstock.kernels.log.stream_log import StreamLog
 from tests.kernels.ingest.test_ingest import PREFIX, content, limits_of, model_content
 from tests.reference.ingest import Message, StreamModel, encode

@@ -1,4 +1,4 @@
-"""kernels/log/archive_entries against the model: messages as entries, entries as messages, at every cut."""
+"""kernels/log/archive against the model: messages as entries, entries as messages, at every cut."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
-from penstock.kernels.log.archive_entries import (
+from penstock.kernels.log.archive import (
     ENTRY_CUT,
     ENTRY_LAST,
     ENTRY_MORE,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.log.direct_get import send_run, send_these
+from penstock.kernels.log.queries import send_run, send_these
 from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
-from penstock.kernels.consumer.delivery_targets import Target
+from penstock.kernels.consumer.endpoints import Target
 from penstock.kernels.consumer.pump import Pump, RunEnd, ready
 from penstock.kernels.log.compaction import compact
 from penstock.kernels.log.filter_cursor import FilterCursor, heaps_memory

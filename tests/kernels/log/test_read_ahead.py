@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.log.read_ahead import Reading
+from penstock.kernels.log.record_reads import Reading
 from penstock.store.disk import PIECE, LocalDisk
 from tests.reference.read_ahead import read
 from tests.support.examples import examples

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
-from penstock.kernels.consumer.delivery_targets import Target
+from penstock.kernels.consumer.endpoints import Target
 from penstock.kernels.consumer.pump import Pump, RunEnd
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex

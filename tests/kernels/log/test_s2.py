@@ -1,4 +1,4 @@
-"""kernels/log/s2 and protocol/s2_stream against the model: blocks, repeats, damage, frames cut anywhere."""
+"""S2 in kernels/log/archive and protocol/s2_stream against the model: blocks, damage, frames cut anywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
-from penstock.kernels.log.s2 import checksum, decode_block, encode_block
+from penstock.kernels.log.archive import checksum, decode_block, encode_block
 from penstock.protocol.s2_stream import FRAGMENT_BYTES, IDENTIFIER, IDENTIFIERS, S2Reader, encode_chunks
 from tests.reference import s2 as model
 

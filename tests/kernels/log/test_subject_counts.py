@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kernels.log.queries import SubjectCounts
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.kernels.log.subject_counts import SubjectCounts
 from tests.reference.stream_log import LogModel
 
 

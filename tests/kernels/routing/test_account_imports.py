@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.consumer.delivery_targets import Target
+from penstock.kernels.consumer.endpoints import Target
 from penstock.kernels.routing.account_imports import ImportSink, ReplyEnd, ReplyTable, Rewriter
 from penstock.kernels.wire.dispatch import ClientSink
 from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.kernels.base.memory import chunks_in_use, lines_in_use
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
-from penstock.kernels.wire.slab import chunks_in_use, lines_in_use
 from tests.reference.subscription_index import IndexModel
 from tests.support.examples import examples
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.routing.trace_headers import asks
 from penstock.kernels.routing.traced_route import TracedRoute
 from penstock.kernels.wire.dispatch import ClientSink
+from penstock.kernels.wire.ingress import asks
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from tests.kernels.routing.test_account_imports import (
     NAMES,

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.kernels.spark.row_frames import Rows, TextColumn
-from penstock.kernels.wire.buffers import OutBuffer
 from penstock.kernels.wire.frames import FrameParser, Op
+from penstock.kernels.wire.output import OutBuffer
 from tests.reference.sinkrows import Row, made_id
 
 pytestmark = pytest.mark.feature("spark.write")

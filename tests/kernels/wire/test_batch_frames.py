@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.wire.batch_frames import encode_appends, encode_column
-from penstock.kernels.wire.buffers import OutBuffer
-from penstock.kernels.wire.encoders import encode_pub
+from penstock.kernels.wire.output import OutBuffer, encode_appends, encode_column, encode_pub
 from tests.reference.batch_frames import appends
 
 PREFIX = b"_INBOX.abc.batch.100.ok."

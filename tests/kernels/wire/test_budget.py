@@ -13,11 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.budget import CROWD_NS, CROWDED_READ, LONG_NS, SHORT_NS, LoopBudget
-from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
+from penstock.kernels.wire.dispatch import ClientSink, ServiceSink
 from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE, OP_PING
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
-from penstock.kernels.wire.ticks import WORK_MAX, WORK_MAX_CROWDED, TickTrigger
+from penstock.kernels.wire.ticks import (
+    CROWD_NS,
+    CROWDED_READ,
+    LONG_NS,
+    SHORT_NS,
+    WORK_MAX,
+    WORK_MAX_CROWDED,
+    LoopBudget,
+    TickTrigger,
+)
 from tests.reference import budget as reference
 
 REQUEST_NS = 5_000

@@ -5,13 +5,12 @@ from hypothesis import strategies as st
 
 from penstock.kernels.routing import grammar
 from penstock.kernels.routing import subscription_index as subjects
-from penstock.kernels.wire import buffers, dispatch, frames, sinks
-from penstock.kernels.wire.buffers import OutBuffer
-from penstock.kernels.wire.encoders import encode_unsub
+from penstock.kernels.wire import dispatch, frames, output, sinks
+from penstock.kernels.wire.output import OutBuffer, encode_unsub
 
 
 def test_the_kernels_in_use_are_the_compiled_ones() -> None:
-    for module in (buffers, dispatch, frames, grammar, sinks, subjects):
+    for module in (dispatch, frames, grammar, output, sinks, subjects):
         assert module.__file__ is not None
         assert module.__file__.endswith(".so"), module.__file__
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, DeliveryGuard, Ingress, publish
+from penstock.kernels.wire.dispatch import ClientSink, DeliveryGuard, publish
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 
 

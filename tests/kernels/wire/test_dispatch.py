@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import (
-    ClientSink,
-    DeliveryGuard,
-    Ingress,
-    ServiceSink,
-    SubjectMapper,
-    publish,
-)
+from penstock.kernels.wire.dispatch import ClientSink, DeliveryGuard, ServiceSink, SubjectMapper, publish
 from penstock.kernels.wire.frames import (
     OP_CONNECT,
     OP_ERROR,
@@ -26,6 +19,7 @@ from penstock.kernels.wire.frames import (
     FrameParser,
     ParseError,
 )
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from penstock.kernels.wire.ticks import TickTrigger
 from tests.reference.subscription_index import matches

@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
+from penstock.kernels.wire.dispatch import ClientSink, ServiceSink
 from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE, OP_PING, FrameParser
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from tests.reference.subscription_index import IndexModel
 

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.kernels.wire.buffers import OutBuffer
-from penstock.kernels.wire.encoders import encode_msg, encode_pub, encode_sub, encode_unsub
 from penstock.kernels.wire.frames import (
     OP_CONNECT,
     OP_ERROR,
@@ -25,6 +23,7 @@ from penstock.kernels.wire.frames import (
     ParseError,
     PyFrame,
 )
+from penstock.kernels.wire.output import OutBuffer, encode_msg, encode_pub, encode_sub, encode_unsub
 from tests.reference.frames import parse
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
+from penstock.kernels.wire.dispatch import ClientSink, ServiceSink
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.kernels.wire.ticks import AT_ONCE_MAX, MESSAGE_WORK, WORK_MAX, TickTrigger
 from tests.reference import ticks as reference

@@ -18,7 +18,7 @@ from penstock.errors import (
     ServerRefusedError,
     StaleConnectionError,
 )
-from penstock.kernels.wire.buffers import OutBuffer
+from penstock.kernels.wire.output import OutBuffer
 from tests.support.client_fakes import INFO, FakeTransport, RecordingOwner, feed
 
 pytestmark = pytest.mark.feature("client.connection")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.budget import CROWD_NS, SHORT_NS
-from penstock.kernels.wire.dispatch import ClientSink, Ingress, ServiceSink
+from penstock.kernels.wire.dispatch import ClientSink, ServiceSink
 from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
-from penstock.kernels.wire.ticks import TickTrigger
+from penstock.kernels.wire.ticks import CROWD_NS, SHORT_NS, TickTrigger
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection

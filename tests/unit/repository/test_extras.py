@@ -27,7 +27,7 @@ OPTIONAL = PROJECT["optional-dependencies"]
 IMPORT_NAMES = {"pynacl": "nacl", "prometheus-client": "prometheus_client"}
 TIMEOUT_S = 60.0
 # What publishing, subscribing and JetStream requests take; kernels of the server are none of them.
-CLIENT_KERNELS = {"batch_frames", "buffers", "encoders", "frames"}
+CLIENT_KERNELS = {"frames", "output"}
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.kernels.wire.dispatch import ClientSink, Ingress
+from penstock.kernels.wire.dispatch import ClientSink
 from penstock.kernels.wire.frames import OP_NEED_MORE, FrameParser
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import ClientSink, Ingress, SubjectMapper
+from penstock.kernels.wire.dispatch import ClientSink, SubjectMapper
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.routing.account import Account
 from penstock.routing.mapping import Destination, Mappings, SubjectMapping

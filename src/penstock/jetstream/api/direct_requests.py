@@ -9,7 +9,7 @@ Single messages have Nats-Stream, Nats-Subject, Nats-Sequence and Nats-Time-Stam
 those of a batch also Nats-Num-Pending and Nats-Last-Sequence, and a batch ends with status 204 EOB.
 Rejections are status messages without a body.
 
-Requests for one message without further options do not reach this module: kernels/log/direct_get.pyx answers
+Requests for one message without further options do not reach this module: kernels/log/queries.pyx answers
 them in the same way.
 """
 
@@ -24,9 +24,9 @@ from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.stream_requests import find_message, is_contradictory, start_seq, time_of
 from penstock.jetstream.limits import MULTI_LAST_MAX, SUBJECTS_MAX
 from penstock.jetstream.stream.stream_replica import StreamReplica
-from penstock.kernels.log.direct_get import send_run, send_these
-from penstock.kernels.log.filter_set import WorkLimitError, uncovered
+from penstock.kernels.log.queries import send_run, send_these
 from penstock.kernels.log.stream_log import StoredRecord
+from penstock.kernels.routing.filter_trie import WorkLimitError, uncovered
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers, status
 from penstock.protocol.api import DecodeError, MsgGetRequest, decode, with_declared_names

@@ -28,7 +28,7 @@ from penstock.jetstream.api import (
 )
 from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import queue_of
-from penstock.kernels.log.direct_get import DirectGets
+from penstock.kernels.log.queries import DirectGets
 from penstock.kernels.wire.dispatch import publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import error_codes as codes

@@ -16,8 +16,8 @@ from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
 from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.kernels.log.queries import SubjectCounts
 from penstock.kernels.log.stream_log import StoredRecord
-from penstock.kernels.log.subject_counts import SubjectCounts
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import (
     TYPE_PREFIX,

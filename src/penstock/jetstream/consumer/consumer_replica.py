@@ -38,10 +38,9 @@ from penstock.jetstream.consumer.push import FLOW_PREFIX, PushDelivery
 from penstock.jetstream.consumer.redelivery import Redelivery
 from penstock.jetstream.consumer.start import StartPosition, last_per_subject, start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta, Recorder
-from penstock.kernels.consumer.ack_sink import AckQueue
 from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
 from penstock.kernels.consumer.ack_state import AckState
-from penstock.kernels.consumer.delivery_targets import Target, TargetEnd
+from penstock.kernels.consumer.endpoints import AckQueue, Target, TargetEnd
 from penstock.kernels.consumer.pump import Pump, RunEnd
 from penstock.kernels.routing.grammar import has_wildcard
 from penstock.kernels.wire.dispatch import publish

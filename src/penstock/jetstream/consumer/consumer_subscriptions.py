@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.dead_letters import REPLY_PREFIX
 from penstock.jetstream.subject_claims import ALL, SubjectClaims
-from penstock.kernels.consumer.ack_sink import AckSink
+from penstock.kernels.consumer.endpoints import AckSink
 from penstock.kernels.consumer.pump import Pump, drain_ready, ready
 from penstock.kernels.wire.dispatch import ServiceSink
 from penstock.kernels.wire.sinks import Sink, SinkSubscription

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.pull_requests import PullRefusedError
-from penstock.kernels.consumer.delivery_targets import Target
+from penstock.kernels.consumer.endpoints import Target
 from penstock.protocol.api import ConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
 from penstock.protocol.durations import format_time_or_zero
 from penstock.protocol.status import (

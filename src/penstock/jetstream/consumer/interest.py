@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.kernels.log.filter_set import FilterSet
+from penstock.kernels.routing.filter_trie import FilterSet
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import SinkSubscription
 

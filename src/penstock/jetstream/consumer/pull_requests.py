@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.errors import JetStreamError
-from penstock.kernels.consumer.delivery_targets import Target, TargetEnd
+from penstock.kernels.consumer.endpoints import Target, TargetEnd
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.protocol import headers
 from penstock.protocol.api import ConsumerConfig, PullRequest

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.jetstream.consumer.pull_requests import heartbeat_block
-from penstock.kernels.consumer.delivery_targets import Target
+from penstock.kernels.consumer.endpoints import Target
 from penstock.kernels.consumer.pump import Pump
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import publish

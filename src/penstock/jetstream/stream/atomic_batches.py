@@ -1,10 +1,10 @@
 """Atomic batches (ADR-50): messages that are stored contiguously, all or none.
 
 Headers name the batch of a message and its position there. Until the commit, messages wait outside the
-stream, in memory (kernels/ingest/staging.pyx): a restart abandons them, and the client learns it from the
+stream, in memory (kernels/ingest/batches.pyx): a restart abandons them, and the client learns it from the
 response to its next message. The kernel stages plain further messages without Python; this module handles the
 rest. A commit is one step of the stream's state machine: every message is checked, by the kernel where its
-headers are ordinary (kernels/ingest/atomic_commits.pyx), else by `staged.py`. Then all are stored as one
+headers are ordinary (kernels/ingest/batches.pyx), else by `staged.py`. Then all are stored as one
 unit, which recovery restores as a whole or not at all.
 
 Invariants: every open batch counts once in the server's total. Responses, advisories and the order of checks
@@ -23,7 +23,7 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import ATOMIC_INFLIGHT_PER_STREAM, ATOMIC_INFLIGHT_TOTAL
 from penstock.jetstream.stream.staged import BatchCheck, Checked, StagedMessage
-from penstock.kernels.ingest.staging import StagedBatch, StagedBatches
+from penstock.kernels.ingest.batches import StagedBatch, StagedBatches
 from penstock.kernels.log.records import size_of
 from penstock.kernels.log.stream_log import BATCH_BYTES_MAX
 from penstock.protocol import error_codes as codes

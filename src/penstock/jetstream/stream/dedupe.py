@@ -7,7 +7,7 @@ since.
 from __future__ import annotations
 
 from penstock.kernels.ingest import ingest
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 

@@ -28,7 +28,7 @@ import msgspec
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.limits import EngineConfig
-from penstock.kernels.ingest.fast_batch import FastBatch, FastBatches, parse
+from penstock.kernels.ingest.batches import FastBatch, FastBatches, parse
 from penstock.kernels.ingest.ingest import acknowledge_fast
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiError, PubAck, encode

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.kernels.log.queries import SubjectCounts
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.kernels.log.subject_counts import SubjectCounts
 from penstock.protocol.subjects import has_wildcard
 
 SLICE = 128  # messages scanned

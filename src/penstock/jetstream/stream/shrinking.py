@@ -2,7 +2,7 @@
 
 A stream with a million messages may have to lose nearly all of them. The new configuration is saved first
 and applies from then on. Until the last slice the stream holds too much: what is stored meanwhile removes the
-oldest messages too, a few each time (kernels/ingest/ingest.pyx), so the stream only gets smaller. A crash in
+oldest messages too, a few each time (kernels/ingest/storing.pyx), so the stream only gets smaller. A crash in
 between is harmless, because every start enforces the limits of the saved configuration.
 
 Rejected: limits that go down with each slice. Messages per subject would need a limit for each subject.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
-from penstock.kernels.ingest.ingest import enforce_part
+from penstock.kernels.ingest.storing import enforce_part
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica

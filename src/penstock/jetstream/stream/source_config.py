@@ -15,7 +15,7 @@ from msgspec import structs
 from penstock.errors import ConfigError, JetStreamApiError, MisuseError
 from penstock.jetstream.limits import SOURCES_MAX, TRANSFORMS_MAX
 from penstock.jetstream.subject_claims import bounded
-from penstock.kernels.log.filter_set import FilterSet
+from penstock.kernels.routing.filter_trie import FilterSet
 from penstock.kernels.wire.dispatch import SubjectMapper
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, subjects

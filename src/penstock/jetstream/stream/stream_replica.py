@@ -33,20 +33,10 @@ from penstock.jetstream.stream.source_positions import SourcePositions
 from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.staged import Checked, StagedMessage
 from penstock.jetstream.stream.subject_transforms import make_mapper, make_republish_mapper
-from penstock.kernels.ingest.atomic_commits import check_staged, store_staged
-from penstock.kernels.ingest.ingest import (
-    AckBatch,
-    IngestBatch,
-    PlainLimits,
-    StreamSink,
-    apply_plain,
-    enforce_part,
-    store_one,
-)
-from penstock.kernels.ingest.interest_state import InterestState
-from penstock.kernels.ingest.republish import Republisher
-from penstock.kernels.ingest.staging import StagedBatch
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.batches import StagedBatch, check_staged, store_staged
+from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, StreamSink, apply_plain
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import InterestState, PlainLimits, Republisher, enforce_part, store_one
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription

@@ -4,7 +4,7 @@ Invariants: ack_floor_stream < every pending stream sequence <= delivered_stream
 by stream sequence.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from penstock.kernels.consumer.ack_journal cimport Journal, Record
+from penstock.kernels.consumer.ack_encoding cimport Journal, Record
 from penstock.kernels.consumer.ack_queue cimport Queue
 from penstock.kernels.consumer.ack_window cimport Entry, Window
 from penstock.kernels.consumer.key_order cimport KeyOrder

@@ -1,9 +1,9 @@
 """What one consumer has delivered and what is acked.
 
-The window (ack_window.pyx) holds an entry for each message from the oldest pending one up to the newest
+The window (ack_window.pxd) holds an entry for each message from the oldest pending one up to the newest
 delivered. When acked entries outweigh the pending ones it is compacted, so that one stuck message doesn't hold
 the memory of a million acked ones. What is due again waits in a queue (ack_queue.pyx). What changes is noted in the
-journal (ack_journal.pyx), the whole is written as a snapshot (ack_snapshot.pyx).
+journal and the whole is written as a snapshot (both in ack_encoding.pyx).
 
 Floors, as the official server reports them: with nothing pending both floors are what was delivered;
 when the oldest pending entry is settled they move to just below the next one (its stream sequence, and the
@@ -23,14 +23,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 
-from penstock.kernels.consumer.ack_journal cimport (
-    Record, journal_forget, journal_free, journal_op, journal_op2, journal_run, journal_take, journal_ts, read_record,
-    unzigzag, zigzag,
+from penstock.kernels.consumer.ack_encoding cimport (
+    Position, Record, journal_forget, journal_free, journal_op, journal_op2, journal_run, journal_take,
+    journal_ts, read_record, read_snapshot, unzigzag, write_snapshot, zigzag,
 )
 from penstock.kernels.consumer.ack_queue cimport (
     queue_clear, queue_drop_front, queue_free, queue_front, queue_make, queue_push, queue_remove,
 )
-from penstock.kernels.consumer.ack_snapshot cimport Position, read_snapshot, write_snapshot
 from penstock.kernels.consumer.ack_window cimport (
     Entry, entry_at, window_clear, window_compact, window_drop_front, window_find, window_free, window_make,
     window_push, window_reserve, window_trim,

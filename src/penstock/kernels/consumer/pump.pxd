@@ -1,15 +1,15 @@
 """Messages on their way out to a consumer's receivers."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.consumer.ack_state cimport AckState
-from penstock.kernels.wire.buffers cimport OutBuffer
+from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.log.filter_cursor cimport FilterCursor
 from penstock.kernels.log.record_reads cimport BlockReads
 from penstock.kernels.consumer.key_order cimport KeyOrder
-from penstock.kernels.log.log_watch cimport Follower
+from penstock.kernels.log.subject_state cimport Follower
 from penstock.kernels.log.records cimport Record
 from penstock.kernels.wire.sinks cimport Message
 from penstock.kernels.log.stream_log cimport StreamLog
-from penstock.kernels.consumer.delivery_targets cimport Rotation
+from penstock.kernels.consumer.endpoints cimport Rotation
 
 cpdef enum RunEnd:
     RUN_EMPTY = 0           # nothing left to deliver

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from penstock.kernels.consumer.ack_state import AckState
-from penstock.kernels.consumer.delivery_targets import Rotation, Target
+from penstock.kernels.consumer.endpoints import Rotation, Target
 from penstock.kernels.log.filter_cursor import FilterCursor
 from penstock.kernels.log.record_reads import BlockReads
 from penstock.kernels.log.stream_log import StreamLog

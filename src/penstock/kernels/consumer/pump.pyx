@@ -1,7 +1,7 @@
 """Messages on their way out to a consumer's receivers.
 
 A Pump moves messages from the StreamLog to receivers: a run finds the next message, writes its ack
-subject, gives it to the target whose turn it is (delivery_targets.pyx) and enters it in the AckState. No Python object
+subject, gives it to the target whose turn it is (endpoints.pyx) and enters it in the AckState. No Python object
 a message.
 
 Invariants: a message enters the AckState only after a sink took it, so that lost interest never counts
@@ -20,13 +20,13 @@ from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from penstock.kernels.consumer.ack_state cimport ACK_NONE, AckState
-from penstock.kernels.wire.buffers cimport OutBuffer, put_uint
+from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.log.filter_cursor cimport FilterCursor
 from penstock.kernels.log.records cimport Record
 from penstock.kernels.wire.sinks cimport Message
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
-from penstock.kernels.consumer.delivery_targets cimport END_NO_INTEREST, Rotation, Target
+from penstock.kernels.consumer.endpoints cimport END_NO_INTEREST, Rotation, Target
 
 cdef enum:
     NUMBER_MAX = 20             # digits of a 64 bit number

@@ -1,6 +1,6 @@
 """Messages on their way from one stream, the origin, into another one that mirrors or sources it."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from penstock.kernels.wire.buffers cimport RunBuffer
+from penstock.kernels.wire.output cimport RunBuffer
 from penstock.kernels.wire.sinks cimport Message, Sink
 from penstock.kernels.log.stream_log cimport StreamLog
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 from penstock.kernels.consumer.ack_state import AckState
-from penstock.kernels.ingest.ingest import PlainLimits
-from penstock.kernels.ingest.republish import Republisher
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import PlainLimits, Republisher
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.kernels.wire.buffers import RunBuffer
 from penstock.kernels.wire.dispatch import SubjectMapper
+from penstock.kernels.wire.output import RunBuffer
 from penstock.kernels.wire.sinks import Sink
 
 class CopyBatch(RunBuffer):

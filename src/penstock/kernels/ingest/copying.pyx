@@ -19,13 +19,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from penstock.kernels.consumer.ack_state cimport AckState
-from penstock.kernels.wire.buffers cimport RunBuffer, put_uint
+from penstock.kernels.wire.output cimport RunBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport SubjectMapper
-from penstock.kernels.ingest.ingest cimport PlainLimits, enforce
-from penstock.kernels.log.message_ids cimport MessageIds
-from penstock.kernels.ingest.publish_headers cimport ID_NAME_SIZE, trim
+from penstock.kernels.ingest.storing cimport PlainLimits, Republisher, enforce
+from penstock.kernels.ingest.publish_headers cimport ID_NAME_SIZE, MessageIds, trim
 from penstock.kernels.log.records cimport Record, cost_of, record_size
-from penstock.kernels.ingest.republish cimport Republisher
 from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription, is_closed
 from penstock.kernels.log.stream_log cimport StreamLog
 

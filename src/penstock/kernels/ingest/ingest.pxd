@@ -1,11 +1,8 @@
 """From the router into a stream: a batch of publishes waiting for the stream's apply()."""
 from libc.stdint cimport int64_t, uint64_t
-from penstock.kernels.wire.buffers cimport OutBuffer, RunBuffer
+from penstock.kernels.wire.output cimport OutBuffer, RunBuffer
 from penstock.kernels.wire.dispatch cimport SubjectMapper
-from penstock.kernels.log.message_ids cimport MessageIds
-from penstock.kernels.ingest.interest_state cimport InterestState
-from penstock.kernels.ingest.publish_headers cimport PublishHead
-from penstock.kernels.ingest.republish cimport Republisher
+from penstock.kernels.ingest.publish_headers cimport MessageIds
 from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
@@ -36,21 +33,3 @@ cdef class AckBatch:
     cdef bytes prefix               # of the ack of a stored message: all up to its sequence
     cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq, bint duplicate) except -1
     cdef int put_text(self, const char* reply, size_t reply_len, const char* text, size_t n) except -1
-
-# The limits of a stream which the compiled run enforces itself.
-cdef class PlainLimits:
-    cdef readonly int64_t msgs_max, bytes_max, msg_size_max     # negative: no limit
-    cdef readonly uint64_t per_subject_max                      # 0: no limit
-    cdef readonly bint discard_new, per_message, no_ack
-    cdef readonly InterestState interest_state       # of an interest stream: what nobody wants is not stored; else None
-    cdef readonly bytes stream                                  # its name
-
-# Makes room for the stored message, or nearly so while the log is above limits that were lowered.
-cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1
-
-# Stores the publish, or uses up a sequence for what nobody wants, remembers its message id and enforces the
-# limits: returns its sequence.
-cdef uint64_t store_publish(
-    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
-    Republisher republisher,
-) except 0

@@ -1,14 +1,12 @@
 """What Python sees of ingest: batches of publishes, their storing, their acks."""
 
-from penstock.kernels.ingest.fast_batch import FastBatches
-from penstock.kernels.ingest.interest_state import InterestState
-from penstock.kernels.ingest.republish import Republisher
-from penstock.kernels.ingest.staging import StagedBatches
-from penstock.kernels.log.message_ids import MessageIds
+from penstock.kernels.ingest.batches import FastBatches, StagedBatches
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.ingest.storing import PlainLimits, Republisher
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.buffers import RunBuffer
 from penstock.kernels.wire.dispatch import SubjectMapper
+from penstock.kernels.wire.output import RunBuffer
 from penstock.kernels.wire.sinks import DirtyList, Sink
 
 class IngestBatch(RunBuffer):
@@ -70,37 +68,6 @@ class AckBatch:
     def clear(self) -> None:
         """Drops what waits."""
 
-class PlainLimits:
-    """The limits that apply_plain enforces; negative and 0 mean none.
-
-    per_message -- every publish goes to Python: sealed streams, discard_new_per_subject, counters.
-    needs -- of an interest stream: what no consumer wants uses up a sequence and is not stored.
-    stream -- its name, which publishes may expect.
-    """
-
-    msgs_max: int
-    bytes_max: int
-    msg_size_max: int
-    per_subject_max: int
-    discard_new: bool
-    per_message: bool
-    no_ack: bool
-    interest_state: InterestState | None
-    stream: bytes
-    def __init__(
-        self,
-        *,
-        msgs_max: int = -1,
-        bytes_max: int = -1,
-        msg_size_max: int = -1,
-        per_subject_max: int = -1,
-        discard_new: bool = False,
-        per_message: bool = False,
-        no_ack: bool = False,
-        interest_state: InterestState | None = None,
-        stream: bytes = b"",
-    ) -> None: ...
-
 def apply_plain(
     batch: IngestBatch,
     log: StreamLog,
@@ -128,28 +95,8 @@ def acknowledge_fast(batches: FastBatches, acks: AckBatch, limit: int) -> None:
     limit -- messages per ack that the batches tend to from then on.
     """
 
-def store_one(
-    log: StreamLog,
-    limits: PlainLimits,
-    subject: bytes,
-    header: bytes,
-    payload: bytes,
-    ts: int,
-    republisher: Republisher | None = None,
-) -> int:
-    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
-
 def scan_headers(log: StreamLog, name: bytes, from_seq: int = 0) -> list[tuple[int, int, bytes]]:
     """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
 
 def recover_ids(log: StreamLog, ids: MessageIds, from_seq: int, now: int) -> None:
     """Gives `ids` those of the messages at or after from_seq, as storing them would have."""
-
-def enforce_part(log: StreamLog, limits: PlainLimits, at: int, work: int) -> tuple[int, int]:
-    """Removes what is above limits that were changed: subjects' limits first, then the stream's.
-
-    at -- 1 to begin, then what the call before returned.
-    work -- in the units of jetstream/slices.py, after which it stops.
-
-    Returns the work it did, and where it goes on; 0: the limits hold.
-    """

@@ -17,22 +17,20 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
 
-from penstock.kernels.wire.buffers cimport OutBuffer, put_uint
+from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport route
-from penstock.kernels.ingest.fast_batch cimport FAST_IGNORE, FAST_STORE, FastBatch, FastBatches, is_fast
-from penstock.kernels.log.message_ids cimport MessageIds
-from penstock.kernels.ingest.interest_state cimport InterestState
+from penstock.kernels.ingest.batches cimport (
+    FAST_IGNORE, FAST_STORE, FastBatch, FastBatches, StagedBatches, is_fast,
+)
 from penstock.kernels.ingest.publish_headers cimport (
     BODY_MAX, EXPECTS_LAST_ID, ID_NAME_SIZE, PUBLISH_EXPECTS, PUBLISH_HAS_ID, PUBLISH_IS_BATCHED,
-    PUBLISH_IS_FAST, PUBLISH_IS_SPECIAL, SUBJECT_MAX, PublishHead, failed_expectations, fits, message_of, put_publish,
-    trim,
+    PUBLISH_IS_FAST, PUBLISH_IS_SPECIAL, SUBJECT_MAX, MessageIds, PublishHead, failed_expectations, fits,
+    message_of, put_publish, trim,
 )
-from penstock.kernels.ingest.republish cimport Republisher
+from penstock.kernels.ingest.storing cimport PlainLimits, Republisher, store_publish
 from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 from penstock.kernels.log.records cimport Record, cost_of
-from penstock.kernels.ingest.staging cimport StagedBatches
 from penstock.kernels.log.stream_log cimport StreamLog
-from penstock.kernels.log.subject_state cimport Subject, SubjectState
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
 from penstock.faults import note
@@ -43,12 +41,6 @@ cdef extern from "<string.h>" nogil:
 cdef enum:
     ACK_END_MAX = 18                # ',"duplicate":true}'
     FLOW_ACK_MAX = 160              # a flow ack and the end of its subject
-    EVICTED_MOST = 2                # messages that one message removes, unless it is larger than they are
-    # In the units of jetstream/slices.py:
-    PART = 16                       # messages removed between two looks at the work
-    SUBJECT_WORK = 16               # a look at a subject
-    REMOVAL_WORK = 192              # a message is removed
-    BYTES_A_UNIT = 8                # of removed messages, which are read for it
 
 
 cdef class IngestBatch(RunBuffer):
@@ -262,38 +254,6 @@ cdef class AckBatch:
         return self.count
 
 
-cdef class PlainLimits:
-    """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
-
-    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject, counters. `interest_state` of
-    an interest stream: what no consumer wants uses up a sequence and is not stored. `stream` is the name that
-    publishes may expect.
-    """
-
-    def __cinit__(
-        self,
-        *,
-        int64_t msgs_max=-1,
-        int64_t bytes_max=-1,
-        int64_t msg_size_max=-1,
-        int64_t per_subject_max=-1,
-        bint discard_new=False,
-        bint per_message=False,
-        bint no_ack=False,
-        InterestState interest_state=None,
-        bytes stream=b"",
-    ):
-        self.msgs_max = msgs_max
-        self.bytes_max = bytes_max
-        self.msg_size_max = msg_size_max
-        self.per_subject_max = <uint64_t>per_subject_max if per_subject_max > 0 else 0
-        self.discard_new = discard_new
-        self.per_message = per_message
-        self.no_ack = no_ack
-        self.interest_state = interest_state
-        self.stream = stream
-
-
 cpdef size_t apply_plain(
     IngestBatch batch,
     StreamLog log,
@@ -387,28 +347,6 @@ cpdef size_t apply_plain(
     return taken
 
 
-cdef uint64_t store_publish(
-    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
-    Republisher republisher,
-) except 0:
-    cdef bint wanted = limits.interest_state is None or limits.interest_state.is_wanted(m.subject, m.subject_len)
-    cdef uint64_t seq
-    if not wanted:
-        seq = log.skip_message(ts)
-    elif republisher is None:
-        seq = log.append_message(m, ts)
-    else:
-        republisher.before(m, log)
-        seq = log.append_message(m, ts)
-        republisher.after(m, seq, ts)
-    ids.set_last(m.body + head.id_start, head.id_len)
-    if head.flags & PUBLISH_HAS_ID:
-        ids.remember(m.body + head.id_start, head.id_len, seq, ts)
-    if wanted:
-        enforce(log, limits, m)
-    return seq
-
-
 def acknowledge_fast(FastBatches batches not None, AckBatch acks not None, uint32_t limit):
     """One flow ack for each batch that one is due to; `limit`: messages per ack that they tend to from then
     on."""
@@ -443,54 +381,6 @@ cdef size_t flow_ack(char* d, FastBatch batch) noexcept:
     n += put_uint(d + n, batch.msgs)
     d[n] = c"}"
     return n + 1
-
-
-cpdef uint64_t store_one(
-    StreamLog log,
-    PlainLimits limits,
-    bytes subject,
-    bytes header,
-    bytes payload,
-    int64_t ts,
-    Republisher republisher=None,
-) except 0:
-    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
-    cdef bytes body = header + payload if header else payload
-    cdef Message m
-    cdef uint64_t seq
-    m.subject = PyBytes_AS_STRING(subject)
-    m.subject_len = PyBytes_GET_SIZE(subject)
-    m.reply = NULL
-    m.reply_len = 0
-    m.body = PyBytes_AS_STRING(body)
-    m.header_len = PyBytes_GET_SIZE(header)
-    m.body_len = PyBytes_GET_SIZE(body)
-    if republisher is not None:
-        republisher.before(&m, log)
-    seq = log.append_message(&m, ts)
-    if republisher is not None:
-        republisher.after(&m, seq, ts)
-    enforce(log, limits, &m)
-    return seq
-
-
-cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
-    """Makes room after a message was stored: its subject's limit first, then the stream's.
-
-    After an update lowered limits, the log is above them until enforce_part() is done. A message then removes no
-    more than it has to so that the log does not grow, and EVICTED_MOST at least: a million go in slices.
-    """
-    if limits.per_subject_max:
-        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max, EVICTED_MOST)
-    if limits.discard_new:          # it took only what it had room for
-        return 0
-    if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
-        limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
-    ):
-        log.enforce_limits(
-            limits.msgs_max, limits.bytes_max, EVICTED_MOST, cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
-        )
-    return 0
 
 
 def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=0):
@@ -535,36 +425,3 @@ def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_s
                 if size:
                     ids.remember(p, size, r.seq, r.ts)
         seq = log.next_matching(seq + 1, NULL, 0)
-
-
-def enforce_part(StreamLog log not None, PlainLimits limits not None, uint64_t at, int64_t work):
-    """Removes what is above limits that were changed, until it has done so much work; see the .pyi.
-
-    Subjects come first, as they do when a message is stored: `at` counts them from 1, in the order of their slots.
-    A subject that is new since then got no message too many.
-    """
-    cdef SubjectState state = log.state
-    cdef const Subject* s
-    cdef uint64_t gone, before
-    cdef int64_t left = work
-    while left > 0:
-        gone = 0
-        before = log.bytes
-        # (With as many messages as subjects, each has one.)
-        if at <= state.used and limits.per_subject_max and log.messages > state.count:
-            s = &state.items[at - 1]
-            left -= SUBJECT_WORK
-            if s.count > limits.per_subject_max:
-                gone = log.enforce_subject_limit(state.arena + s.text, s.text_len, limits.per_subject_max, PART)
-            if gone < PART:         # even if some are left: those that the disk lost count until a restart
-                at += 1
-        else:
-            at = state.used + 1
-            if not limits.discard_new:      # else it is full until enough messages went otherwise
-                gone = log.enforce_limits(limits.msgs_max, limits.bytes_max, PART, 0)
-            if gone < PART:
-                at = 0
-        left -= <int64_t>(gone * REMOVAL_WORK + (before - log.bytes) // BYTES_A_UNIT)
-        if at == 0:
-            break
-    return work - left, at

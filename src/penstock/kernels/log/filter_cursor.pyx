@@ -32,7 +32,7 @@ from libc.string cimport memcmp, memcpy, memmove
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.log.log_core cimport HINTS
 from penstock.kernels.log.message_block cimport ENTRY_DEAD, NEXT_FAR, Entry, MessageBlock
-from penstock.kernels.routing.prefetch cimport fetch_to_read
+from penstock.kernels.base.prefetch cimport fetch_to_read
 from penstock.kernels.log.records cimport RECORD_OK, Record
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.log.subject_state cimport Subject

@@ -1,10 +1,9 @@
 """The messages of one stream, the part every message passes; StreamLog (stream_log.pxd) is the whole."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from penstock.kernels.log.log_watch cimport Follower, LogWatch
+from penstock.kernels.log.subject_state cimport Follower, LogWatch, Subject, SubjectState
 from penstock.kernels.log.message_block cimport Entry, MessageBlock
 from penstock.kernels.log.records cimport MessageCost, Record
 from penstock.kernels.wire.sinks cimport Message
-from penstock.kernels.log.subject_state cimport Subject, SubjectState
 
 cdef enum:
     BLOCK_SIZE_DEFAULT = 8388608

@@ -20,7 +20,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
-from penstock.kernels.log.log_watch cimport Follower, LogWatch
+from penstock.kernels.log.subject_state cimport Follower, LogWatch, Subject, SubjectState
 from penstock.kernels.log.message_block cimport (
     ENTRY_DEAD,
     ENTRY_NONE,
@@ -48,7 +48,6 @@ from penstock.kernels.log.records cimport (
 )
 from penstock.kernels.log.records import WHY
 from penstock.kernels.wire.sinks cimport Message
-from penstock.kernels.log.subject_state cimport Subject, SubjectState
 
 cdef enum:
     BLOCK_SIZE_MIN = 64

@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
-from penstock.kernels.wire.buffers cimport OutBuffer
+from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.log.records cimport (
     SEQ_BITS,
     KIND_BATCH,

@@ -1,9 +1,16 @@
-"""Single records of closed blocks, without their blocks."""
-from libc.stdint cimport uint64_t
+"""Single records of closed blocks, read ahead by a thread."""
+from libc.stdint cimport uint32_t, uint64_t
+
 from penstock.kernels.log.log_core cimport LogCore
 from penstock.kernels.log.message_block cimport MessageBlock
-from penstock.kernels.log.read_ahead cimport Piece
 from penstock.kernels.log.records cimport Record
+
+
+# Some bytes of a file.
+cdef struct Piece:
+    uint32_t offset
+    uint32_t size
+
 
 cdef class Group:
     cdef uint64_t* seqs             # of the pieces, ascending; NULL while there are none

@@ -7,14 +7,13 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
-from penstock.kernels.log.subject_chains cimport count_many, sum_counts
+from penstock.kernels.log.subject_chains cimport count_many, merge_rows, merge_subject, sum_counts
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.log.message_block cimport (
     BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock,
 )
 from penstock.kernels.log.records cimport KIND_FLOOR, KIND_REMOVED, RECORD_OK, Record, cost_of
 from penstock.kernels.wire.sinks cimport Message
-from penstock.kernels.log.subject_rows cimport merge_rows, merge_subject
 from penstock.kernels.log.subject_state cimport Subject
 
 cdef enum:

@@ -1,7 +1,10 @@
-"""Per-subject state of a stream; used by the streamlog kernel only (see subject_state.pxd)."""
+"""What a log knows of its subjects, and who is told of their messages."""
 
 class SubjectState:
     count: int
     def __init__(self) -> None: ...
     def memory(self) -> int:
         """Bytes held."""
+
+class Follower:
+    """Base of what follows a log."""

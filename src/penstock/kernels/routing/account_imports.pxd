@@ -1,8 +1,8 @@
 """Messages across accounts: imported services, their answers, imported streams."""
 from libc.stdint cimport int64_t, uint64_t
-from penstock.kernels.wire.buffers cimport OutBuffer
+from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport SubjectMapper
-from penstock.kernels.ingest.fast_batch cimport FastSubject
+from penstock.kernels.ingest.batches cimport FastSubject
 from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport AwaitedReplies, MatchResult, SubscriptionIndex
 

@@ -25,9 +25,9 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
-from penstock.kernels.wire.buffers cimport OutBuffer
+from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport ClientSink, SubjectMapper
-from penstock.kernels.ingest.fast_batch cimport FastSubject, parse_subject
+from penstock.kernels.ingest.batches cimport FastSubject, parse_subject
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard, token_end
 from penstock.kernels.wire.sinks cimport INTEREST_CLOSED, Message, Sink, SinkSubscription, is_closed
 from penstock.kernels.routing.subscription_index cimport AwaitedReplies, MatchResult, SubscriptionIndex

@@ -1,9 +1,31 @@
-"""The table of literal filters: a subject finds its entry, and many find theirs at once."""
+"""The table of literal filters: a subject finds its entry, and many find theirs at once.
+
+Inline, without an extension of its own: subscription_index.pyx alone works on it.
+
+Theory of operation. With a hundred thousand subjects, what a publish touches on its way from the subject to
+the receiver is in no cache: its cell here, and the entry, which is the Interest of the filter's only
+subscription, all that a delivery needs to know (sinks.pxd). So a connection that has several publishes in its
+read buffer takes a handful and asks for the cells of all, then for the entries; the waits of one step overlap,
+and delivering them one after the other then finds everything close by.
+
+Invariants: seeking ahead changes nothing. What it found holds for the index's generation of that moment: after
+any insert or remove a publish is looked up anew at its turn. The table frees no entries.
+
+Rejected: cells with the whole hash beside the address (twice the memory, for a look at another subject in 64
+that tell nothing apart); huge pages (base/memory.pyx).
+"""
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from penstock.kernels.wire.slab cimport LINE
+from penstock.kernels.base.memory cimport LINE
+from penstock.kernels.base.prefetch cimport fetch_to_read, fetch_to_write
 from penstock.kernels.wire.sinks cimport SubscriptionEntry, interest_words
+
+cdef enum:
+    LITERALS_FIRST = 8
+    WORDS_IN_FIRST_LINE = LINE - sizeof(SubscriptionEntry)
+    SID_USUAL = 8               # bytes, with both blanks
 
 # Open addressing, linear probing, at most half full. A cell is 0, or the address of an Interest, whose last bits,
 # which are none of it (an Interest begins with a line), hold some of the hash: a probe that meets another subject's
@@ -21,16 +43,6 @@ cdef struct Lookup:
     const void* index           # the SubscriptionIndex that found it out; NULL: nothing is known but subject and n
     uint64_t generation         # of the index, for which `cell` holds
     uintptr_t cell              # the first one with the right tag; 0: the subject isn't in the table
-
-cdef int literal_put(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) except -1
-# Another entry for the same subject.
-cdef void literal_replace(LiteralTable* t, SubscriptionEntry* entry, SubscriptionEntry* by, uint64_t key_hash) noexcept
-# Takes out an entry that is there.
-cdef void literal_drop(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) noexcept
-cdef void literals_free(LiteralTable* t) noexcept
-# Finds out hashes and cells, and has those and what they lead to fetched, for all of them at once. Changes nothing
-# but the time it takes.
-cdef void literals_seek(const LiteralTable* t, Lookup* sought, size_t count, uint64_t seed) noexcept
 
 
 cdef inline uint64_t mix(uint64_t h) noexcept nogil:
@@ -91,3 +103,95 @@ cdef inline SubscriptionEntry* literal_get(
         if cell & (LINE - 1) == tag_of(key_hash) and is_entry_of(entry_in(cell), key_hash, key, n):
             return entry_in(cell)
         i = (i + 1) & (t.capacity - 1)
+
+
+cdef inline uintptr_t cell_of(const SubscriptionEntry* entry, uintptr_t tag) noexcept nogil:
+    return <uintptr_t>entry | tag
+
+
+cdef inline void literal_place(LiteralTable* t, uintptr_t cell) noexcept nogil:
+    cdef size_t i = entry_in(cell).hash & (t.capacity - 1)
+    while t.cells[i] != 0:
+        i = (i + 1) & (t.capacity - 1)
+    t.cells[i] = cell
+
+
+cdef inline int literal_put(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) except -1:
+    """Adds an entry whose subject isn't there yet."""
+    cdef LiteralTable larger
+    cdef size_t i
+    if 2 * (t.count + 1) > t.capacity:
+        larger.capacity = 2 * t.capacity if t.capacity else LITERALS_FIRST
+        larger.count = t.count
+        larger.cells = <uintptr_t*>calloc(larger.capacity, sizeof(uintptr_t))
+        if larger.cells == NULL:
+            raise MemoryError(f"no memory for a table of {larger.capacity} subjects")
+        for i in range(t.capacity):
+            if t.cells[i] != 0:
+                literal_place(&larger, t.cells[i])
+        free(t.cells)
+        t[0] = larger
+    entry.hash = <uint32_t>key_hash
+    literal_place(t, cell_of(entry, tag_of(key_hash)))
+    t.count += 1
+    return 0
+
+
+cdef inline size_t literal_position(
+    const LiteralTable* t, const SubscriptionEntry* entry, uint64_t key_hash
+) noexcept nogil:
+    cdef size_t i = key_hash & (t.capacity - 1)
+    while entry_in(t.cells[i]) != entry:
+        i = (i + 1) & (t.capacity - 1)
+    return i
+
+
+cdef inline void literal_replace(
+    LiteralTable* t, SubscriptionEntry* entry, SubscriptionEntry* by, uint64_t key_hash
+) noexcept:
+    by.hash = entry.hash
+    t.cells[literal_position(t, entry, key_hash)] = cell_of(by, tag_of(key_hash))
+
+
+cdef inline void literal_drop(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) noexcept:
+    """Closes the gap, so that probing never meets a tombstone."""
+    cdef size_t mask = t.capacity - 1
+    cdef size_t gap = literal_position(t, entry, key_hash)
+    cdef size_t i = gap
+    while True:
+        i = (i + 1) & mask
+        if t.cells[i] == 0:
+            break
+        # An entry may move into the gap unless its own place lies behind the gap (cyclically).
+        if ((i - (entry_in(t.cells[i]).hash & mask)) & mask) >= ((i - gap) & mask):
+            t.cells[gap] = t.cells[i]
+            gap = i
+    t.cells[gap] = 0
+    t.count -= 1
+
+
+cdef inline void literals_free(LiteralTable* t) noexcept:
+    free(t.cells)
+
+
+cdef inline void literals_seek(const LiteralTable* t, Lookup* sought, size_t count, uint64_t seed) noexcept:
+    cdef size_t mask = t.capacity - 1
+    cdef size_t i, at
+    cdef uintptr_t tag, cell
+    cdef const char* p
+    for i in range(count):
+        sought[i].hash = hash_bytes(sought[i].subject, sought[i].n, seed)
+        fetch_to_read(&t.cells[sought[i].hash & mask])
+    for i in range(count):
+        at = sought[i].hash & mask
+        tag = tag_of(sought[i].hash)
+        cell = t.cells[at]
+        while cell != 0 and cell & (LINE - 1) != tag:
+            at = (at + 1) & mask
+            cell = t.cells[at]
+        sought[i].cell = cell
+        if cell != 0:
+            p = <const char*>entry_in(cell)
+            fetch_to_write(p)
+            if sought[i].n + SID_USUAL > WORDS_IN_FIRST_LINE:
+                fetch_to_write(p + LINE)

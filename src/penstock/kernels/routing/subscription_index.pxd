@@ -3,7 +3,7 @@ from libc.stdint cimport uint64_t, uint32_t
 from penstock.kernels.routing.literals cimport LiteralTable, Lookup
 from penstock.kernels.routing.recent_match cimport Recent
 from penstock.kernels.wire.sinks cimport SubscriptionEntry, Message, Sink, SinkSubscription
-from penstock.kernels.routing.trie cimport Node
+from penstock.kernels.routing.filter_trie cimport Node
 
 # Who gets a subject: immutable once built, safe to keep while subscriptions change.
 cdef class MatchResult:

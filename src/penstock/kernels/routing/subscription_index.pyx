@@ -1,8 +1,8 @@
 # cython: auto_pickle=False
 """The index that says who is interested in a subject.
 
-Theory of operation. Literal filters live in one hash table keyed by the whole subject (literals.pyx);
-wildcard filters in a trie of tokens (trie.pyx). A lookup probes the cache, then the table, then walks the trie;
+Theory of operation. Literal filters live in one hash table keyed by the whole subject (literals.pxd);
+wildcard filters in a trie of tokens (filter_trie.pyx). A lookup probes the cache, then the table, then walks the trie;
 none of this makes a Python object. A literal filter with one subscription stands in the table with that one's
 Interest; every other filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
 matches (a reply to `_INBOX.<id>.<n>`, never seen before and never again) costs a walk and no allocation.
@@ -33,7 +33,7 @@ from penstock.kernels.routing.literals cimport (
 )
 from penstock.kernels.routing.recent_match cimport is_akin, is_recent, keep_recent
 from penstock.kernels.wire.sinks cimport SubscriptionEntry, SinkSubscription, interest_free, interest_new
-from penstock.kernels.routing.trie cimport (
+from penstock.kernels.routing.filter_trie cimport (
     MatchSet, Node, found_add, found_free, found_nothing, trie_free, trie_new, trie_node, trie_prune, trie_walk,
 )
 

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.dispatch import Ingress
+from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 
 class Steps(Protocol):

@@ -7,7 +7,8 @@ for traces where tracing ends: there it says that it is disabled.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from penstock.kernels.wire.dispatch cimport ClientSink, Ingress, ServiceSink, answer_no_responders
+from penstock.kernels.wire.dispatch cimport ClientSink, ServiceSink, answer_no_responders
+from penstock.kernels.wire.ingress cimport Ingress
 from penstock.kernels.routing.account_imports cimport (
     ImportSink, ReplySink, RouteHook, ShadowSink, hand_over, local_name, route_imported,
 )

@@ -1,8 +1,11 @@
-"""What Python sees of the rows kernel."""
+"""Rows as frames of publishes, and the pub acks that answer them."""
+
+from enum import IntEnum
 
 from typing_extensions import Buffer
 
-from penstock.kernels.wire.buffers import OutBuffer
+from penstock.kernels.wire.frames import FrameParser
+from penstock.kernels.wire.output import OutBuffer
 
 class TextColumn:
     """A binary or string column from its Arrow buffers: int32 offsets, and the data (None when empty)."""
@@ -54,3 +57,37 @@ class Rows:
         out_max: int = 1048576,
     ) -> int:
         """Writes rows as PUB or HPUB; returns how many, fewer before one too large or when `out` is full."""
+
+class AckEvent(IntEnum):
+    ACKS_NEED_MORE = 0
+    ACKS_OTHER = 1
+    ACKS_CONTROL = 2
+    ACKS_ERROR = 3
+
+class AckWindow:
+    """Which of the numbered messages under way are acked."""
+
+    def __init__(self, sid: bytes, stream: bytes, size: int) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def base(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def last_seq(self) -> int: ...
+    @property
+    def duplicates(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def header(self) -> bytes: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def op(self) -> int: ...
+    def sent(self, count: int) -> None: ...
+    def acknowledge(self, number: int, duplicate: bool, seq: int) -> bool: ...
+    def feed(self, parser: FrameParser) -> int: ...

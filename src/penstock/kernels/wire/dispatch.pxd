@@ -1,12 +1,9 @@
-"""The hot path of routing: from a connection's read buffer to every interested sink."""
+"""The hot path of routing: from a message to every interested sink."""
 from libc.stdint cimport uint64_t
-from penstock.kernels.wire.buffers cimport OutBuffer
-from penstock.kernels.wire.budget cimport LoopBudget
-from penstock.kernels.wire.frames cimport Frame, FrameParser
+from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
-from penstock.kernels.wire.ticks cimport TickTrigger
 
 # What a receiver's permissions mean for deliveries. Most receivers have none, and pay for a comparison.
 # may_receive(subject: bytes) -> bool, or None: all; it is asked once about a subject.
@@ -69,71 +66,18 @@ cdef class SubjectMapper:
     cdef dict decided
     cpdef bytes map(self, bytes subject)
 
-# A PUB or HPUB taken out of the read buffer, and where in it it began.
-cdef struct PublishFrame:
-    Frame frame
-    size_t start
-
-# The input half of a connection.
-cdef class Ingress:
-    cdef readonly FrameParser parser
-    cdef readonly ClientSink sink
-    cdef public SubscriptionIndex index
-    cdef public bint verbose, pedantic, no_responders
-    # None, or callable(subject: bytes) -> bool | int; False = drop (it has sent -ERR), True = allowed for good,
-    # any other number = allowed this time
-    cdef public object publish_check
-    cdef dict allowed                   # {subject: True}: what publish_check let through
-    cdef Frame frame                    # the control frame process() stopped at
-    cdef uint64_t frame_epoch           # parser.epoch while `frame` is alive
-    cdef bint has_frame, busy
-    # None, or callable(subject, reply, header, payload) -> int: routes publishes that ask to be traced
-    cdef public object on_traced
-    cdef public bint trace_parent       # does a header `traceparent` ask?
-    cdef public SubjectMapper mapper    # None, or changes subjects of publishes before anything checks them
-    cdef public object on_control       # callable(op): process() stopped at this frame; it goes on from there
-    cdef public object on_fed_slow      # callable(): what was read went to a sink above its stall_threshold
-    # Whose tick a read may end, and whose budget it has; None = it ends none and may work for ever.
-    cdef public TickTrigger trigger
-    cdef public bint is_direct          # reads come straight from the socket, and may end the tick
-    # None = it may work for ever, or callable(): a part is over, the rest waits; call go_on() in the next turn
-    cdef public object on_wait
-    cdef readonly bint waiting          # for go_on()
-    cdef public bint held               # nothing is worked on: what is read waits until go_on() without it
-    # Of the part that runs: its budget is used up; it has none; nothing has been done in it.
-    cdef bint spent, unbounded, fresh
-    cdef bint filled                    # the last read filled the room that it was given
-    cdef bint fills_parts               # its last part was about as long as a short one may be
-    cdef uint64_t used                  # ns of its part that went into reads before this one
-    cdef uint64_t heavy_until           # it is one with much to do
-    cdef public bint active             # has read something since somebody set it False
-    cdef readonly Py_ssize_t read_bytes     # of the last read
-    # Dispatches PUB/HPUB frames; returns 0 when the buffer needs more, else the Op of the control
-    # frame (or OP_ERROR) it stopped at; the caller reads it by control() and calls process() again.
-    cpdef int process(self) except -1
-    cdef int run(self) except -1
-    cdef int take_ahead(self, PublishFrame* ahead, Lookup* sought, int* op) except -1
-    cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* sought, int count) except -1
-    cdef int publish_some(self, const PublishFrame* ahead, Lookup* sought, int i, int count) except -1
-    cdef int fail(self, const Frame* f, object error) except -1
-    cdef int work(self) except -1
-    cdef int work_on(self, size_t n, bint full) except -1
-    cdef bint yields(self) except -1
-    cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1
-    cdef int unlooked_max(self) noexcept
-    cdef bint is_over(self) except -1
-    cdef int publish_frame(self, const Frame* f, Lookup* sought) except -1
-    cdef bint is_allowed(self, const Message* m) except -1
-    cdef bint is_reply_allowed(self, const Message* m) except -1
-
 # Says that what `origin` sent has called something that may take long: the clock is looked at before it goes on.
 cdef void note_call(Sink origin) noexcept
 
 # Routes one message to everybody interested; returns how many took it.
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1
+# The same for a message whose subject's lookup has perhaps begun.
+cdef int route_looked_up(SubscriptionIndex index, Lookup* sought, const Message* m, Sink origin) except -1
 # Tells who asked, when it listens itself, that nobody took its request.
 cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1
-# The same for Python callers.
+# Sends a header block without a message to the publisher's own subscription to the reply, if it has one.
+cdef int answer_status(SubscriptionIndex index, ClientSink sink, const Message* m, bytes header) except -1
+# route() for Python callers.
 cpdef int publish(
     SubscriptionIndex index, bytes subject, bytes reply, bytes header, bytes payload, Sink origin=*
 ) except -1

@@ -5,10 +5,8 @@ from collections.abc import Callable
 from typing_extensions import Buffer
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
-from penstock.kernels.wire.buffers import OutBuffer
-from penstock.kernels.wire.frames import FrameParser, PyFrame
+from penstock.kernels.wire.output import OutBuffer
 from penstock.kernels.wire.sinks import DirtyList, Sink
-from penstock.kernels.wire.ticks import TickTrigger
 
 class DeliveryGuard:
     """What a receiver's permissions mean for what is delivered to it.
@@ -107,72 +105,6 @@ class SubjectMapper:
     def __init__(self, decide: Callable[[bytes], tuple[bytes, bool]]) -> None: ...
     def map(self, subject: bytes) -> bytes:
         """The subject to route. Raises ValueError when decide() gives one with whitespace."""
-
-class Ingress:
-    """The input half of a connection.
-
-    index -- the account's subscriptions; set it before the first publish.
-    verbose, pedantic, no_responders -- as in CONNECT; all False at first.
-    publish_check -- callable(subject), False = drop (it has sent its -ERR), True = allowed, remembered until
-    forget_permissions(); any other number = allowed this time. None = all allowed.
-    mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
-    fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
-    on_control, on_fed_slow, trigger -- for received(): what is called with the Op of a frame that is none of
-    a publish, and goes on with it; what is called when fed_slow is set; and whose tick a read may end, and
-    whose budget it has (None: it ends no tick and has no budget). is_direct -- reads come straight from the
-    socket: only they end a tick.
-    on_wait -- callable(): the budget is used up, and what was read waits for go_on() in a later turn of the
-    loop; None = it works for as long as there is something. waiting -- for go_on().
-    held -- while True nothing is worked on.
-    on_traced -- callable(subject, reply, header, payload) -> how many took it: routes publishes whose headers
-    ask for a trace, as with trace_parent a `traceparent` does. None = they are routed like others.
-    active -- has read something since somebody set it False. read_bytes -- of the last read.
-    """
-
-    index: SubscriptionIndex | None
-    verbose: bool
-    pedantic: bool
-    no_responders: bool
-    publish_check: Callable[[bytes], int] | None
-    mapper: SubjectMapper | None
-    on_traced: Callable[[bytes, bytes, bytes, bytes], int] | None
-    trace_parent: bool
-    fed_slow: bool
-    on_control: Callable[[int], object]
-    on_fed_slow: Callable[[], object]
-    trigger: TickTrigger | None
-    is_direct: bool
-    on_wait: Callable[[], object] | None
-    held: bool
-    active: bool
-    @property
-    def waiting(self) -> bool: ...
-    @property
-    def read_bytes(self) -> int: ...
-    def __init__(
-        self, sink: ClientSink, index: SubscriptionIndex | None = None, parser: FrameParser | None = None
-    ) -> None: ...
-    @property
-    def parser(self) -> FrameParser: ...
-    @property
-    def sink(self) -> ClientSink: ...
-    def process(self) -> int:
-        """Dispatches publishes; OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR."""
-
-    def received(self, n: int) -> None:
-        """Works on the `n` bytes that a read put into the parser's buffer, and may end the tick."""
-
-    def go_on(self) -> None:
-        """Works on what waits, for as long as the budget of a part allows."""
-
-    def finish(self) -> None:
-        """Works through all that was read, whatever it takes."""
-
-    def control(self) -> PyFrame:
-        """The frame process() stopped at. Raises RuntimeError when there is none or more was read since."""
-
-    def forget_permissions(self) -> None:
-        """Asks publish_check anew about every subject."""
 
 def publish(
     index: SubscriptionIndex,

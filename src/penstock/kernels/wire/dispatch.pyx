@@ -1,39 +1,29 @@
 # cython: auto_pickle=False
-"""The hot path of routing: from a connection's read buffer to every interested sink.
+"""The hot path of routing: from a message to every interested sink, clients and services among them.
 
-Invariants: a message is copied once for each receiver, from the read buffer into its out buffer; nothing of
-it is kept after process() or route() returned; while process() runs, the read buffer can't move, so that a
-service called from there may do what it likes with other connections.
-
-A publish is treated as the official server (2.15) does, in this order: count it, map its subject, refuse
-subjects and replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 without receivers.
+Invariants: a message is copied once for each receiver, into its out buffer; nothing of it is kept after route()
+returned. Where publishes come from is ingress.pyx.
 
 Python code that a sink or an inlet calls may raise what no code foresaw (faults.py). It costs what it was called
 for: a service's message, a receiver's copy, a publish. Everybody else gets theirs. What calls kernels from the
 middle of a tick relies on it: a stream's acks must not stop at a service that raises.
 
 Rejected: one boundary around each delivery (every message between two clients would pay for it, and runs no
-Python code at all); handing PUB frames to Python when pedantic or verbose are on (the answers are two fixed
-texts); counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
+Python code at all); counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 from libc.string cimport memmove
 
-from penstock.kernels.wire.buffers cimport OutBuffer
-from penstock.kernels.wire.budget cimport CROWD, LIGHT, READ_CROWDED, SHORT, LoopBudget
-from penstock.kernels.wire.encoders cimport put_msg, put_msg_behind
-from penstock.kernels.wire.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
-from penstock.kernels.routing.grammar cimport has_space, is_literal_subject, is_reserved_reply, is_reserved_subject
+from penstock.kernels.wire.output cimport OutBuffer, put_msg, put_msg_behind
+from penstock.kernels.routing.grammar cimport has_space
 from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.wire.sinks cimport (
     INTEREST_CLOSED, DirtyList, SubscriptionEntry, Message, Sink, SinkSubscription, interest_words, is_closed,
 )
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
-from penstock.kernels.wire.ticks cimport TickTrigger
-from penstock.kernels.routing.trace_headers cimport asks_for_trace
 
-from penstock.faults import note as note_fault, describe as describe_fault
+from penstock.faults import note as note_fault
 
 cdef extern from *:
     """
@@ -56,10 +46,6 @@ cdef enum:
     MAPPED_MAX = 4096               # decisions of a SubjectMapper that are remembered
     MAPPED_SIZE_MAX = 4096          # bytes of both subjects of one that is: a transform makes 32 KiB of a few
     STALL_THRESHOLD = 8 << 20       # bytes
-    AHEAD = 32                      # publishes whose lookups wait for memory together
-    TAKEN_MAX = 32                  # deliveries between two looks at the clock
-    UNLOOKED_MAX = 128              # publishes between two looks in a long part: a look costs half a publish
-    LIGHT_BYTES = 16 << 10          # a read with more is no light one
 
 
 cdef class DeliveryGuard:
@@ -337,10 +323,10 @@ cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, S
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1:
     cdef Lookup sought
     sought.subject, sought.n, sought.index = m.subject, m.subject_len, NULL
-    return route_sought(index, &sought, m, origin)
+    return route_looked_up(index, &sought, m, origin)
 
 
-cdef int route_sought(SubscriptionIndex index, Lookup* sought, const Message* m, Sink origin) except -1:
+cdef int route_looked_up(SubscriptionIndex index, Lookup* sought, const Message* m, Sink origin) except -1:
     """The same for a message whose subject's lookup has perhaps begun."""
     cdef SubscriptionEntry* sole = NULL
     cdef MatchResult result = index.lookup_or_sole(sought, &sole)
@@ -435,346 +421,3 @@ cdef class SubjectMapper:
                 self.decided.clear()
             self.decided[subject] = mapped
         return mapped
-
-
-cdef class Ingress:
-    """The input half of a connection: what its parser reads is routed through `index`.
-
-    sink -- the same connection's output half: answers and counters go there.
-    index -- the account's subscriptions; None until the connection belongs to an account, and then
-    publishing is refused as Python code's mistake (RuntimeError).
-    """
-
-    def __cinit__(self, ClientSink sink not None, SubscriptionIndex index=None, FrameParser parser=None):
-        self.sink = sink
-        self.index = index
-        self.parser = FrameParser() if parser is None else parser
-        self.allowed = {}
-
-    @property
-    def fed_slow(self):
-        """Has it delivered to a sink above its stall_threshold? Set it False to watch anew."""
-        return self.sink.fed_slow
-
-    @fed_slow.setter
-    def fed_slow(self, bint value):
-        self.sink.fed_slow = value
-
-    def forget_permissions(self):
-        """Asks publish_check anew about every subject."""
-        self.allowed.clear()
-
-    def received(self, Py_ssize_t n):
-        """Works through the `n` bytes that a read put into the parser's buffer; perhaps it ends the tick.
-
-        When its budget is used up before, or while it reads what fills its buffer again and again, on_wait()
-        is called: the rest waits for go_on(), and what is read meanwhile waits behind it. Where there are
-        connections with little to do, all that one reads that fills parts waits: they are read first.
-        """
-        self.parser.buffer_updated(n)
-        if self.sink.closed:
-            return
-        self.active = True
-        self.read_bytes = n
-        self.filled = <size_t>n == self.parser.offered
-        if self.waiting or self.held:
-            return
-        if self.yields():
-            self.waiting = True
-            self.on_wait()
-            return
-        self.work_on(<size_t>n, self.filled)
-
-    def go_on(self):
-        """The next part of what was read and waits; `waiting` says whether there is still more."""
-        self.waiting = False
-        self.used = 0
-        if not self.sink.closed and not self.held:
-            self.work_on(self.parser.end - self.parser.start, False)
-
-    def finish(self):
-        """Works through everything that was read, without regard to others: no turn comes after."""
-        self.waiting = False
-        if not self.sink.closed and not self.held:
-            self.unbounded = True
-            try:
-                self.work()
-            finally:
-                self.unbounded = False
-
-    cdef int work_on(self, size_t n, bint full) except -1:
-        """Works on what was read for as long as the budget of a part allows; full: more is behind it."""
-        cdef TickTrigger trigger = self.trigger
-        cdef LoopBudget budget
-        cdef uint64_t messages = self.sink.in_msgs
-        self.spent = False
-        self.fresh = True
-        if trigger is None:
-            self.work()
-            return 0
-        budget = trigger.budget
-        budget.begin(self.used)
-        try:
-            if not self.is_direct:
-                self.work()
-                self.note_weight(budget, n, full)
-            else:
-                trigger.begin_read()
-                try:
-                    self.work()
-                except BaseException:
-                    trigger.abandon_read()
-                    raise
-                trigger.end_read(n, self.sink.in_msgs - messages, full, self.note_weight(budget, n, full))
-                if full:
-                    # The loop reads a socket that fills the buffer up to 32 times in a row: they are one part.
-                    self.used += budget.taken()
-                    self.spent = self.spent or budget.is_spent()
-                else:
-                    self.used = 0
-        finally:
-            budget.end()
-        if self.spent and self.on_wait is not None and not self.sink.closed and not self.held:
-            if full or self.parser.start != self.parser.end:
-                self.waiting = True
-                self.on_wait()
-        return 0
-
-    cdef bint yields(self) except -1:
-        """Is it one that fills parts, where there are others with little to do?"""
-        cdef LoopBudget budget
-        if self.heavy_until == 0 or self.trigger is None or self.on_wait is None:
-            return False
-        budget = self.trigger.budget
-        return self.fills_parts and budget.depth == 0 and budget.now() < min(self.heavy_until, budget.crowded_until)
-
-    cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1:
-        """Is the connection one with little to do, that should be answered soon, or one with much?"""
-        cdef uint64_t taken = budget.taken()
-        cdef bint crowded = budget.began < budget.crowded_until
-        self.fills_parts = taken > SHORT // 2 or self.spent or self.filled
-        if taken > LIGHT or self.spent or full or n > LIGHT_BYTES:
-            self.heavy_until = budget.began + CROWD
-        # The kernel's copy of a read makes others wait too, and takes longer than a part when it fills the buffer.
-        self.parser.view_max = READ_CROWDED if crowded and budget.began < self.heavy_until else 0
-        if budget.began >= self.heavy_until:
-            budget.note_light()
-            return True
-        return False
-
-    cdef int unlooked_max(self) noexcept:
-        """How many publishes may pass between two looks at the clock."""
-        if self.trigger is None or self.trigger.budget.short or self.mapper is not None:    # (which may call Python)
-            return AHEAD
-        return UNLOOKED_MAX
-
-    cdef bint is_over(self) except -1:
-        """Is the budget of this part used up?"""
-        if self.trigger is None or self.on_wait is None or self.unbounded or not self.trigger.budget.is_spent():
-            return False
-        self.spent = True
-        return True
-
-    cdef int work(self) except -1:
-        cdef int op = self.process()
-        if op != OP_NEED_MORE:
-            self.on_control(op)
-        if self.sink.fed_slow:
-            self.sink.fed_slow = False
-            self.on_fed_slow()
-        return 0
-
-    def control(self):
-        """The frame at which process() stopped, as a PyFrame. Call it before more is read.
-
-        Raises RuntimeError when there is none, or when the read buffer was touched since.
-        """
-        if not self.has_frame or self.frame_epoch != self.parser.epoch:
-            raise RuntimeError("no control frame: call control() right after process() returned an Op")
-        return to_python(&self.frame)
-
-    cpdef int process(self) except -1:
-        """Dispatches publishes; returns OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR.
-
-        After an Op: read the frame with control(), then call process() again. A closed sink stops it
-        with OP_NEED_MORE, and so does the end of its part of the turn. Whatever a ServiceSink raises comes
-        out here; the frame that led there is consumed.
-        """
-        if self.busy:
-            raise RuntimeError("process() was called from within itself")
-        self.busy = True
-        self.has_frame = self.spent = False
-        self.parser.exports += 1        # pins the read buffer
-        try:
-            return self.run()
-        finally:
-            self.parser.exports -= 1
-            self.busy = False
-
-    cdef int run(self) except -1:
-        cdef FrameParser parser = self.parser
-        cdef PublishFrame ahead[AHEAD + 1]
-        cdef Lookup sought[AHEAD]
-        cdef int count
-        cdef int op = OP_PUB
-        cdef int most = self.unlooked_max()
-        # A part begins with something, so that it comes forward. What comes after a control frame looks at the clock.
-        cdef int unlooked = 0 if self.fresh else most
-        self.fresh = False
-        while not self.sink.closed:
-            if unlooked >= most and op == OP_PUB:   # what is at its end looks at no clock
-                if self.is_over():
-                    break
-                unlooked = 0
-            count = self.take_ahead(ahead, sought, &op)
-            if count:
-                unlooked += count
-                self.publish_ahead(ahead, sought, count)
-                if self.sink.closed or self.spent:
-                    break
-            if op == OP_PUB or (op == OP_NEED_MORE and count):
-                continue            # a service that was called may have fed the parser
-            if op == OP_NEED_MORE:
-                return op
-            self.has_frame = True
-            self.frame_epoch = parser.epoch
-            return op
-        return OP_NEED_MORE
-
-    cdef int take_ahead(self, PublishFrame* ahead, Lookup* sought, int* op) except -1:
-        """Takes the publishes that were read, AHEAD at most; `op` is what comes then, OP_PUB for perhaps more.
-
-        Where each began, and what comes then, stands in `start`.
-        """
-        cdef FrameParser parser = self.parser
-        cdef Frame* f
-        cdef int count = 0
-        op[0] = OP_PUB
-        while True:
-            ahead[count].start = parser.start
-            if count == AHEAD:
-                break
-            f = &ahead[count].frame
-            op[0] = parser.next(f)
-            if op[0] == OP_PUB or (op[0] == OP_HPUB and self.sink.headers):
-                op[0] = OP_PUB
-                sought[count].subject, sought[count].n, sought[count].index = f.subject, f.subject_len, NULL
-                count += 1
-                continue
-            if op[0] == OP_HPUB:
-                op[0] = parser.fail(f, ERROR_MALFORMED)
-            if op[0] != OP_NEED_MORE:
-                self.frame = f[0]
-            break
-        if count > 1 and self.mapper is None and self.index is not None:
-            self.index.seek(sought, <size_t>count)
-        return count
-
-    cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* sought, int count) except -1:
-        """Routes what was taken. When the sink closes or the part is over, what comes after that publish, the
-        frame that ended the taking too, is as if it had never been taken."""
-        cdef int i = 0
-        self.sink.called = False
-        while i < count and not self.sink.closed and not self.spent:
-            i = self.publish_some(ahead, sought, i, count)
-        if self.sink.closed or self.spent:
-            self.parser.go_back(ahead[i].start)
-        return 0
-
-    cdef int publish_some(self, const PublishFrame* ahead, Lookup* sought, int i, int count) except -1:
-        """Routes from the i-th on; returns how far it got: behind the one that raised, or with which its part
-        was over, or to the end."""
-        cdef ClientSink sink = self.sink
-        cdef int taken = 0
-        try:
-            while i < count and not sink.closed:
-                i += 1
-                taken += self.publish_frame(&ahead[i - 1].frame, &sought[i - 1])
-                if sink.called or taken > TAKEN_MAX:
-                    sink.called = False
-                    taken = 0
-                    if self.is_over():
-                        break
-        except Exception as error:
-            self.fail(&ahead[i - 1].frame, error)
-        return i
-
-    cdef int fail(self, const Frame* f, object error) except -1:
-        """Routing a publish raised: it reaches no more receivers, and the answer to its reply says why."""
-        cdef Message m
-        cdef bytes subject = PyBytes_FromStringAndSize(f.subject, <Py_ssize_t>f.subject_len)
-        fault = note_fault(f"publish to {ascii(subject)}", error)
-        if f.reply_len and self.sink.headers and self.index is not None:
-            m.reply, m.reply_len = f.reply, f.reply_len
-            answer_status(self.index, self.sink, &m, f"NATS/1.0 500 {describe_fault(fault)}\r\n\r\n".encode())
-        return 0
-
-    cdef int publish_frame(self, const Frame* f, Lookup* sought) except -1:
-        """Routes a PUB or HPUB."""
-        cdef Message m
-        cdef ClientSink sink = self.sink
-        cdef bytes mapped       # keeps the bytes m.subject points at
-        cdef int taken
-        m.subject, m.subject_len = f.subject, f.subject_len
-        m.reply, m.reply_len = f.reply, f.reply_len
-        m.body, m.body_len = f.body, f.body_len
-        m.header_len = f.header_len
-        if sink.tracer is not None:
-            sink.tracer.note(True, b"", &m)
-        sink.in_msgs += 1
-        sink.in_bytes += m.body_len
-        if self.pedantic and not is_literal_subject(m.subject, m.subject_len):
-            sink.write(b"-ERR 'Invalid Publish Subject'\r\n")     # and it is routed all the same
-        if m.header_len and self.on_traced is not None and asks_for_trace(&m, self.trace_parent):
-            sink.called = True
-            return self.on_traced(
-                PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
-                PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
-                PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len),
-                PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)),
-            )
-        if self.mapper is not None:
-            mapped = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
-            m.subject, m.subject_len = PyBytes_AS_STRING(mapped), <size_t>PyBytes_GET_SIZE(mapped)
-            sought.subject, sought.n, sought.index = m.subject, m.subject_len, NULL
-        if not self.is_allowed(&m):
-            return 0
-        if self.verbose:
-            sink.out.append(b"+OK\r\n", 5)
-            sink.mark_dirty()
-        if self.index is None:
-            raise RuntimeError("a publish arrived on an Inlet without an index")
-        taken = route_sought(self.index, sought, &m, sink)
-        if taken == 0 and m.reply_len and self.no_responders:
-            answer_no_responders(self.index, sink, &m)
-        return taken
-
-    cdef bint is_allowed(self, const Message* m) except -1:
-        """Refuses reserved subjects and replies, then asks publish_check; a refusal has its -ERR."""
-        cdef bytes subject
-        if is_reserved_subject(m.subject, m.subject_len):
-            subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
-            self.sink.write(b"-ERR 'Permissions Violation for Publish to \"" + subject + b"\"'\r\n")
-            return False
-        if self.publish_check is not None:
-            subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
-            if subject not in self.allowed:
-                self.sink.called = True
-                verdict = self.publish_check(subject)
-                if not verdict:
-                    return False
-                if verdict is True:
-                    if len(self.allowed) >= ALLOWED_MAX:
-                        self.allowed.clear()
-                    self.allowed[subject] = True
-        return self.is_reply_allowed(m)
-
-    cdef bint is_reply_allowed(self, const Message* m) except -1:
-        cdef bytes subject
-        if m.reply_len and is_reserved_reply(m.reply, m.reply_len):
-            subject = PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len)
-            self.sink.write(
-                b"-ERR 'Permissions Violation for Publish with Reply of \"" + subject + b"\"'\r\n"
-            )
-            return False
-        return True

@@ -1,5 +1,5 @@
 # cython: auto_pickle=False
-"""Incremental parser of NATS protocol frames, both directions; encoders.pyx writes them.
+"""Incremental parser of NATS protocol frames, both directions; output.pyx writes them.
 
 Theory of operation. The parser owns one growable read buffer, `data[start:end]` being what was read and
 not yet consumed. A frame is a control line, for PUB, HPUB, MSG and HMSG followed by a body and CRLF.

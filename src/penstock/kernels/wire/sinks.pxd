@@ -16,7 +16,7 @@ cdef enum:
     INTEREST_LIMITED = 2        # UNSUB max
     INTEREST_NO_SID = 4         # it isn't among the words: there is none, or it is very long
 
-# What delivering to a subscription reads and changes, in memory of its own (slab.pyx): with subject and sid of
+# What delivering to a subscription reads and changes, in memory of its own (base/memory.pyx): with subject and sid of
 # up to 30 bytes together it is one cache line. It doubles as the entry of the table of literal filters.
 cdef struct SubscriptionEntry:
     void* subscription          # whose it is, borrowed; NULL: a filter that has several (subjects.pyx)

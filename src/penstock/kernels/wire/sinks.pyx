@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
-from penstock.kernels.wire.slab cimport slab_free, slab_alloc
+from penstock.kernels.base.memory cimport slab_free, slab_alloc
 
 cdef enum:
     SUBJECT_MAX = 0xFFFF        # bytes

@@ -1,0 +1,287 @@
+"""An ack state as bytes: the whole of it (a snapshot), and what changed since (the journal).
+
+The whole of an ack state as bytes, all numbers little endian.
+
+    u8 version | u8 policy | u64 delivered consumer, stream | u64 ack floor consumer, stream | u64 entries | u64 dead
+    for each entry, ascending: u64 stream seq | u64 first consumer seq | i64 ts | u32 deliveries (0 = parked)
+    for each dead one, ascending: u64 stream seq | u32 deliveries
+
+The journal of an ack state: what changed since the last snapshot.
+
+In runs: a thousand deliveries in sequence are one record of a few bytes. Applied to the snapshot, it gives the
+same state, at every cut between records (`AckState.replay`). The redelivery queue is not in it: after a
+restart queued messages are simply due (a NAK sets its timestamp far into the past).
+
+    T <ts>             time of what follows (8 bytes LE)
+    D <first> <count>  first deliveries at consecutive stream sequences
+    R <seq>            redelivery
+    A <first> <count>  acks at consecutive stream sequences
+    L <seq> <cseq>     ack of everything up to seq
+    W <seq> <ts>       new timestamp (+WPI, NAK)
+    X <seq>            given up at max_deliver
+    B <seq>            everything below seq is gone from the stream
+    S <seq>            skip: nothing up to seq will be delivered
+    P <seq>            parked
+(numbers are LEB128; W's ts is zigzag)
+
+Rejected: writing the whole state at every ack (the official server's way, quadratic under many pending); the
+fields in an object of its own (a reference counted up and down for each message).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from penstock.kernels.consumer.ack_window cimport (
+    Entry, Window, entry_at, window_clear, window_push, window_reserve,
+)
+
+
+# --- ack snapshot
+
+cdef enum:
+    VERSION = 1
+    HEAD_SIZE = 1 + 1 + 4 * 8 + 8 + 8
+    ENTRY_SIZE = 8 + 8 + 8 + 4
+    DEAD_SIZE = 8 + 4
+
+
+cdef bytes write_snapshot(int policy, const Position* position, const Window* w, size_t held, dict dead):
+    cdef size_t size = HEAD_SIZE + held * ENTRY_SIZE + len(dead) * DEAD_SIZE
+    cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    cdef char* d = PyBytes_AS_STRING(result)
+    cdef uint64_t number
+    cdef uint32_t count
+    cdef size_t i
+    cdef Entry* e
+    d[0] = VERSION
+    d[1] = <char>policy
+    d += 2
+    for number in (position.delivered_consumer, position.delivered_stream, position.ack_floor_consumer,
+                   position.ack_floor_stream, held, len(dead)):
+        memcpy(d, &number, 8)
+        d += 8
+    for i in range(w.count):
+        e = entry_at(w, i)
+        if e.pending:
+            memcpy(d, &e.seq, 8)
+            memcpy(d + 8, &e.cseq, 8)
+            memcpy(d + 16, &e.ts, 8)
+            memcpy(d + 24, &e.deliveries, 4)
+            d += ENTRY_SIZE
+    for number, count in sorted(dead.items()):
+        memcpy(d, &number, 8)
+        memcpy(d + 8, &count, 4)
+        d += DEAD_SIZE
+    return result
+
+
+cdef int read_snapshot(bytes snapshot, int policy, Position* position, Window* w, dict dead) except -1:
+    cdef const char* p = PyBytes_AS_STRING(snapshot)
+    cdef size_t n = <size_t>PyBytes_GET_SIZE(snapshot)
+    cdef uint64_t numbers[6]
+    cdef uint64_t number, last = 0
+    cdef uint32_t count
+    cdef Entry e
+    if n < HEAD_SIZE or p[0] != VERSION or p[1] != policy:
+        raise ValueError(f"consumer snapshot: {n} bytes, version and policy {snapshot[:2]!r} instead of "
+                         f"{bytes((VERSION, policy))!r}")
+    memcpy(numbers, p + 2, 6 * 8)
+    n -= HEAD_SIZE
+    if numbers[4] > n // ENTRY_SIZE or numbers[4] * ENTRY_SIZE + numbers[5] * DEAD_SIZE != n or numbers[5] > n:
+        raise ValueError(f"consumer snapshot: {numbers[4]} pending and {numbers[5]} dead in {n} bytes")
+    p += HEAD_SIZE
+    position.delivered_consumer, position.delivered_stream = numbers[0], numbers[1]
+    position.ack_floor_consumer, position.ack_floor_stream = numbers[2], numbers[3]
+    window_clear(w)
+    dead.clear()
+    e.pending = 1
+    e.queued = 0
+    for _ in range(<size_t>numbers[4]):
+        memcpy(&e.seq, p, 8)
+        memcpy(&e.cseq, p + 8, 8)
+        memcpy(&e.ts, p + 16, 8)
+        memcpy(&e.deliveries, p + 24, 4)
+        if e.seq <= last or e.seq > position.delivered_stream or (e.deliveries == 0) != (e.cseq == 0):
+            raise ValueError(
+                f"consumer snapshot: entry {e.seq} after {last}, delivered {position.delivered_stream}"
+            )
+        last = e.seq
+        window_reserve(w)
+        window_push(w)[0] = e
+        p += ENTRY_SIZE
+    for _ in range(<size_t>numbers[5]):
+        memcpy(&number, p, 8)
+        memcpy(&count, p + 8, 4)
+        dead[number] = count
+        p += DEAD_SIZE
+    return 0
+
+
+def make_snapshot(int policy, tuple delivered, tuple floor, list pending, list given_up):
+    """What snapshot() of such a state returns; see the .pyi."""
+    cdef size_t size = HEAD_SIZE + len(pending) * ENTRY_SIZE + len(given_up) * DEAD_SIZE
+    cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    cdef char* d = PyBytes_AS_STRING(result)
+    cdef uint64_t number, consumer_number
+    cdef uint32_t count
+    cdef int64_t at
+    d[0] = VERSION
+    d[1] = <char>policy
+    d += 2
+    for number in (*delivered, *floor, len(pending), len(given_up)):
+        memcpy(d, &number, 8)
+        d += 8
+    for number, consumer_number, at, count in pending:
+        memcpy(d, &number, 8)
+        memcpy(d + 8, &consumer_number, 8)
+        memcpy(d + 16, &at, 8)
+        memcpy(d + 24, &count, 4)
+        d += ENTRY_SIZE
+    for number, count in given_up:
+        memcpy(d, &number, 8)
+        memcpy(d + 8, &count, 4)
+        d += DEAD_SIZE
+    return result
+
+
+# --- ack journal
+
+cdef enum:
+    CAPACITY_FIRST = 4096
+    CAPACITY_KEPT = 1 << 20         # an empty journal gives back what is above
+    RECORD_MAX = 1 + 2 * 10
+
+
+cdef inline char* reserve(Journal* j) except NULL:
+    """Room for one more record."""
+    cdef size_t capacity = 2 * j.capacity if j.capacity else CAPACITY_FIRST
+    cdef char* data
+    if j.capacity - j.size < RECORD_MAX:
+        data = <char*>realloc(j.data, capacity)
+        if data == NULL:
+            raise MemoryError(f"no memory for a consumer's journal of {capacity} bytes")
+        j.data = data
+        j.capacity = capacity
+    return j.data + j.size
+
+
+cdef inline size_t put_varint(char* d, uint64_t v) noexcept:
+    cdef size_t n = 0
+    while v >= 0x80:
+        d[n] = <char>(<uint8_t>(v & 0x7F) | 0x80)
+        v >>= 7
+        n += 1
+    d[n] = <char>v
+    return n + 1
+
+
+cdef inline Py_ssize_t get_varint(const char* p, size_t n, uint64_t* v) noexcept:
+    """Bytes read, or -1 when the number is cut off or over 64 bits."""
+    cdef uint64_t value = 0, byte
+    cdef size_t i = 0
+    while i < n and i < 10:
+        byte = <uint8_t>p[i]
+        if i == 9 and byte > 1:
+            return -1
+        value |= (byte & 0x7F) << (7 * i)
+        i += 1
+        if byte < 0x80:
+            v[0] = value
+            return <Py_ssize_t>i
+    return -1
+
+
+cdef void journal_free(Journal* j) noexcept:
+    free(j.data)
+    j.data = NULL
+
+
+cdef int journal_close_run(Journal* j) except -1:
+    cdef int kind = j.run_kind
+    if kind:
+        j.run_kind = 0
+        journal_op2(j, kind, j.run_first, j.run_count)
+    return 0
+
+
+cdef int journal_op(Journal* j, int op, uint64_t a) except -1:
+    cdef char* d
+    journal_close_run(j)
+    d = reserve(j)
+    d[0] = <char>op
+    j.size += 1 + put_varint(d + 1, a)
+    return 0
+
+
+cdef int journal_op2(Journal* j, int op, uint64_t a, uint64_t b) except -1:
+    cdef char* d
+    cdef size_t n = 1
+    journal_close_run(j)
+    d = reserve(j)
+    d[0] = <char>op
+    n += put_varint(d + n, a)
+    n += put_varint(d + n, b)
+    j.size += n
+    return 0
+
+
+cdef int journal_new_ts(Journal* j, int64_t ts) except -1:
+    cdef char* d
+    journal_close_run(j)
+    d = reserve(j)
+    d[0] = c"T"
+    memcpy(d + 1, &ts, 8)
+    j.size += 9
+    j.ts = ts
+    return 0
+
+
+cdef bytes journal_take(Journal* j):
+    cdef bytes taken
+    journal_close_run(j)
+    j.ts = -1       # every entry stands alone: it begins with its own time
+    if j.size == 0:
+        return b""
+    taken = PyBytes_FromStringAndSize(j.data, <Py_ssize_t>j.size)
+    journal_forget(j)
+    return taken
+
+
+cdef void journal_forget(Journal* j) noexcept:
+    cdef char* data
+    j.run_kind = 0
+    j.ts = -1
+    j.size = 0
+    if j.capacity > CAPACITY_KEPT:
+        data = <char*>realloc(j.data, CAPACITY_KEPT)
+        if data != NULL:  # a failed shrink leaves the larger buffer as it is
+            j.data = data
+            j.capacity = CAPACITY_KEPT
+
+
+cdef bint read_record(const char* p, size_t n, size_t* at, Record* record) except -1:
+    cdef size_t i = at[0]
+    cdef Py_ssize_t used
+    record.a = record.b = 0
+    while i < n and p[i] == c"T":
+        i += 1
+        if n - i < 8:
+            raise ValueError(f"consumer journal: cut off at byte {i}")
+        memcpy(&record.ts, p + i, 8)
+        i += 8
+    if i == n:
+        return False
+    record.op = p[i]
+    i += 1
+    used = get_varint(p + i, n - i, &record.a)
+    if used < 0:
+        raise ValueError(f"consumer journal: bad number at byte {i}")
+    i += <size_t>used
+    if record.op == c"D" or record.op == c"A" or record.op == c"L" or record.op == c"W":
+        used = get_varint(p + i, n - i, &record.b)
+        if used < 0:
+            raise ValueError(f"consumer journal: bad number at byte {i}")
+        i += <size_t>used
+    at[0] = i
+    return True

@@ -1,1 +1,0 @@
-"""The journal of an ack state; nothing of it is for Python."""

@@ -1,1 +1,0 @@
-"""The redelivery queue of a consumer; nothing of it is for Python."""

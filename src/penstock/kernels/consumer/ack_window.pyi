@@ -1,1 +1,0 @@
-"""The deliveries above an ack floor; nothing of it is for Python."""

@@ -1,0 +1,76 @@
+"""Where a consumer's messages go, and where their acks arrive."""
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from penstock.kernels.consumer.ack_state import AckState
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.sinks import DirtyList, Sink
+
+class TargetEnd(IntEnum):
+    """Why a target gets no more messages."""
+
+    END_FULL = 0
+    END_BYTES_LEFT = 1
+    END_TOO_LARGE = 2
+    END_NO_INTEREST = 3
+    END_WRONG_PIN = 4
+
+class Target:
+    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
+
+    batch: messages left, negative for no bound. bytes_left: 0 for no bound. priority, min_pending,
+    min_ack_pending and pin are those of priority groups (ADR-42).
+    """
+
+    batch: int
+    bytes_left: int
+    delivered: int
+    priority: int
+    min_pending: int
+    min_ack_pending: int
+    pin: bytes
+    @property
+    def subject(self) -> bytes: ...
+    def __init__(self, subject: bytes, batch: int = -1, max_bytes: int = 0) -> None: ...
+    def is_wanted(self, index: SubscriptionIndex) -> bool: ...
+    def when_drained(self, callback: Callable[[], object]) -> None: ...
+
+class Rotation:
+    """Whose turn it is among a consumer's targets.
+
+    backlog_max: unsent bytes at which a receiver gets no more. prioritized: targets are in order of their
+    priorities, and stay so. on_end: told of each target that leaves the list, at once. on_pin: gives a target
+    a pin; None: nobody is pinned.
+    """
+
+    backlog_max: int
+    prioritized: bool
+    on_end: Callable[[Target, int], object] | None
+    on_pin: Callable[[Target], object] | None
+    def __init__(self, index: SubscriptionIndex, state: AckState) -> None: ...
+    def set_pin(self, pin: bytes) -> None: ...
+
+class AckQueue:
+    """Acks of one consumer that wait for the end of the tick; `owner` is marked in the dirty list."""
+
+    @property
+    def owner(self) -> object: ...
+    @property
+    def is_dirty(self) -> bool: ...
+    @property
+    def count(self) -> int: ...
+    sample_percent: int
+    samples: list[tuple[int, int, int, int]]
+    def __init__(self, owner: object, dirty_list: DirtyList) -> None: ...
+    def sample(self, state: AckState, stream_seq: int) -> int: ...
+    def mark(self) -> int: ...
+    def clean(self) -> None: ...
+    def take_special(self) -> list[tuple[int, int, int, int, bytes, bytes]]: ...
+    def apply(self, state: AckState, upto: int = ...) -> int: ...
+
+class AckSink(Sink):
+    """Takes the acks of all consumers of one stream, `$JS.ACK.<stream>.>`."""
+
+    def add(self, consumer: bytes, queue: AckQueue) -> None: ...
+    def remove(self, consumer: bytes) -> None: ...

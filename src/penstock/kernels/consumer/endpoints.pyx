@@ -1,0 +1,442 @@
+"""The two ends of a consumer: where its messages go, and where their acks arrive.
+
+Where a consumer's messages go, and whose turn it is.
+
+A Target is a waiting pull request, or the deliver subject of a push consumer: it knows the subscriptions behind
+its subject. A Rotation finds the one that gets the next message, gives it to them and puts it where its next turn
+is. What clients listen with is looked through, be it in another account: how much they have yet to take decides
+whether a target is passed over.
+
+Invariants: targets take turns message by message, as the official server does it; with priorities only among
+those of the lowest one. Who leaves the list of targets is told of by `on_end`, at once.
+
+Acks on their way in to consumers.
+
+An AckSink takes every ack of a stream, finds the consumer by its token and keeps plain acks as pairs of
+numbers; what needs a decision (NAK, +WPI, +NXT, +TERM, an ack that wants a confirmation) waits as a tuple,
+with its place among the plain ones. Nothing is applied here: acks are applied once a tick.
+
+Invariant: an ack for an unknown consumer, or with numbers that are none, is refused: its sender hears that
+nobody listens.
+Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` a consumer (it would drop the router's caches
+whenever an ephemeral comes or goes); lists of Python tuples for acks (0.6 M/s).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp
+
+from penstock.kernels.consumer.ack_state cimport ACK_ALL, ACK_NONE, AckState
+from penstock.kernels.consumer.ack_window cimport Entry, entry_at, window_find
+from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex, is_awaited
+from penstock.kernels.wire.dispatch cimport ClientSink
+from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
+
+
+# --- delivery targets
+
+cdef enum:
+    BACKLOG_MAX = 8 * 1024 * 1024
+
+cdef bytes PIN_HEADER = b"Nats-Pin-Id: "
+
+
+cdef class Target:
+    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
+
+    Args: subject to deliver to; batch: messages it takes, negative for no bound; max_bytes: 0 for no bound.
+    """
+
+    def __init__(self, bytes subject not None, int64_t batch=-1, int64_t max_bytes=0):
+        self.subject = subject
+        self.batch = batch
+        self.bytes_left = max_bytes
+        self.pin = b""
+        self.awaited = is_awaited(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
+
+    cdef int refresh(self, SubscriptionIndex index) except -1:
+        """Looks up who listens, when subscriptions changed since the last time."""
+        if self.awaited and index.replies is not None:
+            self.match = index.replies.find_wanted(
+                PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject)
+            )
+            return 0
+        if self.known and self.generation == index.generation:
+            return 0
+        self.match = index.lookup(PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject))
+        self.generation = index.generation
+        self.known = True
+        return 0
+
+    cdef bint has_interest(self) noexcept:
+        return len(self.match.plain) != 0 or len(self.match.groups) != 0
+
+    def is_wanted(self, SubscriptionIndex index not None):
+        """Does anybody listen on its subject?"""
+        self.refresh(index)
+        return self.has_interest()
+
+    def when_drained(self, callback):
+        """Calls callback() once, when a connection behind it can take more."""
+        cdef SinkSubscription sub
+        for subs in [self.match.plain, *self.match.groups]:
+            for sub in subs:
+                sub = client_behind(sub)
+                if sub is not None:
+                    (<ClientSink>sub.sink).when_drained(callback)
+
+
+cdef inline SinkSubscription client_behind(SinkSubscription sub):
+    """The client's subscription that a message to `sub` ends at; None when it is no client's."""
+    if not isinstance(sub.sink, ClientSink):
+        sub = sub.sink.beyond(sub)
+        if sub is None or not isinstance(sub.sink, ClientSink):
+            return None
+    return sub
+
+
+cdef inline bint is_full(SinkSubscription sub, size_t backlog_max) noexcept:
+    """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
+    transport)"""
+    sub = client_behind(sub)
+    return sub is not None and (<ClientSink>sub.sink).is_blocked(backlog_max)
+
+
+cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
+    """Is one of its receivers full, or every member of one of its queue groups?"""
+    cdef list plain = target.match.plain, groups = target.match.groups, group
+    cdef Py_ssize_t i, k
+    for i in range(len(plain)):
+        if is_full(<SinkSubscription>plain[i], backlog_max):
+            return True
+    for i in range(len(groups)):
+        group = <list>groups[i]
+        for k in range(len(group)):
+            if not is_full(<SinkSubscription>group[k], backlog_max):
+                break
+        else:
+            return True
+    return False
+
+
+cdef inline bint is_denied(SinkSubscription sub, const Message* m) except -1:
+    """Is the receiver there, but not allowed to read this message?"""
+    sub = client_behind(sub)
+    return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
+
+
+cdef class Rotation:
+    """Whose turn it is among a consumer's targets.
+
+    Args: index: who listens; state: what of the consumer is pending.
+    """
+
+    def __cinit__(self, SubscriptionIndex index not None, AckState state not None):
+        self.index = index
+        self.state = state
+        self.backlog_max = BACKLOG_MAX
+        self.set_pin(b"")
+
+    def set_pin(self, bytes pin not None):
+        """Only the target with this pin gets messages, each with the pin in a header; b"": whose turn comes
+        next is given one by `on_pin`."""
+        self.pin = pin
+        self.pin_header = PIN_HEADER + pin
+
+    cdef int send(self, Target target, const Message* m) except -1:
+        """To everybody who listens on the target's subject; 0 when nobody took it.
+
+        Clients get the message under the subject it was stored with. What listens within the server (a stream,
+        the API) was addressed by the target's subject, and gets it under that one. A client that may not read
+        it counts as having taken it, as on the official server: it is no reason to stop there for good.
+        """
+        cdef MatchResult match = target.match
+        cdef SinkSubscription sub
+        cdef Message inner = m[0]
+        cdef list group
+        cdef int taken = 0
+        cdef bint denied
+        cdef size_t n
+        inner.subject = PyBytes_AS_STRING(target.subject)
+        inner.subject_len = <size_t>PyBytes_GET_SIZE(target.subject)
+        for sub in match.plain:
+            if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None) or is_denied(sub, m):
+                taken = 1
+        for group in match.groups:
+            n = <size_t>len(group)
+            denied = False
+            for _ in range(n):
+                self.turn += 1
+                sub = <SinkSubscription>group[self.turn % n]
+                if is_full(sub, self.backlog_max):
+                    continue
+                if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None):
+                    taken = 1
+                    break
+                denied = denied or is_denied(sub, m)
+            else:
+                taken |= denied
+        return taken
+
+    cdef int end(self, list targets, Target target, int why) except -1:
+        targets.remove(target)
+        if self.on_end is not None:
+            self.on_end(target, why)
+        return 0
+
+    cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1:
+        """May it have a message by its priority group? (One with a wrong pin leaves `targets`.)"""
+        if self.on_pin is not None:
+            if not self.pin and not target.pin:
+                self.on_pin(target)
+            elif target.pin != self.pin:
+                if target.pin:
+                    self.end(targets, target, END_WRONG_PIN)
+                return False
+        if target.min_pending <= 0 and target.min_ack_pending <= 0:
+            return True
+        # As the official server counts: a message that comes again has left the pending ones before.
+        if target.min_pending > 0 and target.min_pending <= <int64_t>pending + 1:
+            return True
+        return target.min_ack_pending > 0 and target.min_ack_pending <= <int64_t>self.state.num_pending
+
+    cdef Target choose(self, list targets, size_t size, uint64_t pending):
+        cdef Target target
+        cdef Py_ssize_t at = 0
+        cdef size_t blocked = 0, standby = 0
+        cdef bint claimed
+        while blocked + standby < <size_t>len(targets):
+            target = <Target>targets[at]
+            target.refresh(self.index)
+            claimed = self.on_pin is not None and not self.pin
+            if not self.is_turn(targets, target, pending):
+                if target.pin and self.on_pin is not None:
+                    continue                # it was taken out
+                standby += 1
+            elif target.bytes_left > 0 and size > <size_t>target.bytes_left:
+                if claimed:
+                    self.set_pin(b"")
+                self.end(targets, target, END_TOO_LARGE)
+                continue
+            elif not target.has_interest():
+                self.end(targets, target, END_NO_INTEREST)
+                continue
+            elif not is_blocked(target, self.backlog_max):
+                return target
+            else:
+                blocked += 1
+            if self.prioritized:
+                at += 1
+            else:
+                targets.append(targets.pop(0))
+        self.blocked, self.standby = blocked, standby
+        return None
+
+    cdef int requeue(self, list targets, Target target) except -1:
+        """The others come first: all of them, or those of the same priority."""
+        cdef Py_ssize_t at
+        if not self.prioritized:
+            targets.append(targets.pop(0))
+            return 0
+        targets.remove(target)
+        at = len(targets)
+        while at and (<Target>targets[at - 1]).priority > target.priority:
+            at -= 1
+        targets.insert(at, target)
+        return 0
+
+    cdef int took(self, list targets, Target target, size_t size) except -1:
+        cdef bint bounded = target.bytes_left > 0
+        target.delivered += 1
+        if target.batch > 0:
+            target.batch -= 1
+        if bounded:
+            target.bytes_left -= <int64_t>size
+            if target.bytes_left == 0:
+                target.batch = 0            # exactly used up: complete, whatever is left of its batch
+        if target.batch == 0:
+            self.end(targets, target, END_BYTES_LEFT if target.bytes_left > 0 else END_FULL)
+        elif len(targets) > 1:
+            self.requeue(targets, target)
+        return 0
+
+
+# --- ack sink
+
+cdef enum:
+    ACK_NUMBERS = 5             # <deliveries>.<stream seq>.<consumer seq>.<ts>.<pending>
+
+
+cdef const char* get_uint(const char* p, const char* end, uint64_t* v) noexcept:
+    """Reads digits up to a dot or the end: where reading goes on (past the dot), or NULL when there is no
+    number."""
+    cdef uint64_t value = 0, digit
+    cdef const char* start = p
+    while p < end and c"0" <= p[0] <= c"9":
+        digit = <uint64_t>(p[0] - c"0")
+        if value > (UINT64_MAX - digit) // 10:
+            return NULL
+        value = value * 10 + digit
+        p += 1
+    if p == start:
+        return NULL
+    if p < end:
+        if p[0] != c".":
+            return NULL
+        p += 1
+        if p == end:
+            return NULL
+    v[0] = value
+    return p
+
+
+cdef class AckQueue:
+    """Acks of one consumer that wait for the end of the tick.
+
+    Args: owner: what gets marked in dirty_list when the first ack comes.
+    """
+
+    def __cinit__(self, object owner, DirtyList dirty_list not None):
+        self.owner = owner
+        self.dirty_list = dirty_list
+        self.special = []
+        self.samples = []
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cpdef int mark(self) except -1:
+        """The owner has work this tick."""
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.dirty_list.mark(self.owner)
+        return 0
+
+    def clean(self):
+        """The owner was taken from the dirty list."""
+        self.is_dirty = False
+
+    cdef int push(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
+        cdef size_t capacity
+        cdef PlainAck* items
+        if self.count == self.capacity:
+            capacity = self.capacity * 2 if self.capacity else 64
+            items = <PlainAck*>realloc(self.items, capacity * sizeof(PlainAck))
+            if items == NULL:
+                raise MemoryError(f"no memory for {capacity} acks")
+            self.items = items
+            self.capacity = capacity
+        self.items[self.count].stream_seq = stream_seq
+        self.items[self.count].consumer_seq = consumer_seq
+        self.count += 1
+        return 0
+
+    def take_special(self):
+        """[(place among the plain acks, stream seq, consumer seq, deliveries, body, reply)], and they are
+        gone."""
+        taken = self.special
+        self.special = []
+        return taken
+
+    cpdef int sample(self, AckState state, uint64_t stream_seq) except -1:
+        """An ack of stream_seq is about to be applied: every so many of those which settle something leave
+        (stream seq, first consumer seq, deliveries, delivered at) in `samples`."""
+        cdef Py_ssize_t at
+        cdef Entry* entry
+        if self.sample_percent == 0:
+            return 0
+        at = window_find(&state.window, stream_seq, 0)
+        if at < 0:
+            return 0
+        self.sample_due += self.sample_percent
+        if self.sample_due < 100:
+            return 0
+        self.sample_due -= 100
+        entry = entry_at(&state.window, <size_t>at)
+        self.samples.append((entry.seq, entry.cseq, entry.deliveries, entry.ts))
+        return 0
+
+    def apply(self, AckState state not None, size_t upto=<size_t>-1):
+        """Applies the plain acks up to place `upto`; returns how many messages stopped being pending."""
+        cdef size_t end = upto if upto < self.count else self.count
+        cdef size_t settled = 0
+        cdef PlainAck* item
+        while self.applied < end:
+            item = &self.items[self.applied]
+            self.applied += 1
+            if self.sample_percent:
+                self.sample(state, item.stream_seq)
+            if state.policy == ACK_ALL:
+                settled += state.ack_all(item.stream_seq, item.consumer_seq)
+            elif state.policy != ACK_NONE:
+                settled += <size_t>state.ack(item.stream_seq, item.consumer_seq)
+        if self.applied == self.count:
+            self.applied = self.count = 0
+        return settled
+
+
+cdef class AckSink(Sink):
+    """Takes the acks of all consumers of one stream.
+
+    Subscribe it on `$JS.ACK.<stream>.>` and on `$JS.ACK.<domain or _>.<account hash>.<stream>.>`: what
+    follows the subscription's last dot-and-`>` is `<consumer>.<five numbers>`, in the longer form perhaps
+    with more tokens. An ack for an unknown consumer is refused, so that its sender hears that nobody
+    listens.
+    """
+
+    def __cinit__(self):
+        self.queues = {}
+
+    def add(self, bytes consumer not None, AckQueue queue not None):
+        """Acks for `consumer` go to `queue`."""
+        self.queues[consumer] = queue
+        self.last_name = None
+
+    def remove(self, bytes consumer not None):
+        """The consumer is gone."""
+        self.queues.pop(consumer, None)
+        self.last_name = None
+        self.last = None
+
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
+        cdef size_t prefix = <size_t>PyBytes_GET_SIZE(sub.subject) - 1
+        cdef const char* name = m.subject + prefix
+        cdef const char* end = m.subject + m.subject_len
+        cdef const char* p
+        cdef uint64_t numbers[ACK_NUMBERS]
+        cdef int i
+        cdef size_t body_len = m.body_len - m.header_len
+        cdef const char* body = m.body + m.header_len
+        if m.subject_len <= prefix:
+            return 0
+        p = <const char*>memchr(name, c".", <size_t>(end - name))
+        if p == NULL:
+            return 0
+        if self.last_name is None or <Py_ssize_t>(p - name) != PyBytes_GET_SIZE(self.last_name) or \
+                memcmp(name, PyBytes_AS_STRING(self.last_name), <size_t>(p - name)) != 0:
+            token = PyBytes_FromStringAndSize(name, p - name)
+            queue = self.queues.get(token)
+            if queue is None:
+                return 0
+            self.last_name = token
+            self.last = <AckQueue>queue
+        p += 1
+        for i in range(ACK_NUMBERS):
+            if p == end:
+                return 0
+            p = get_uint(p, end, &numbers[i])
+            if p == NULL:
+                return 0
+        if p != end and sub.subject.count(b".") < 5:
+            return 0            # only the longer form may have more tokens
+        if m.reply_len == 0 and (body_len == 0 or (body_len == 4 and memcmp(body, b"+ACK", 4) == 0) or
+                                 (body_len == 3 and memcmp(body, b"+OK", 3) == 0)):
+            self.last.push(numbers[1], numbers[2])
+        else:
+            self.last.special.append((
+                self.last.count, numbers[1], numbers[2], numbers[0],
+                PyBytes_FromStringAndSize(body, <Py_ssize_t>body_len),
+                PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+            ))
+        self.last.mark()
+        return 1

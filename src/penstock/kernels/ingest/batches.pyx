@@ -1,0 +1,596 @@
+"""Batches of publishes (ADR-50): fast ones, atomic ones that wait for their commit, and that commit.
+
+Fast batches of a stream (ADR-50): the grammar of their reply subjects, and how far each one is.
+
+A message of a fast batch says what it is in its reply subject,
+`<prefix>.<id>.<flow>.<ok|fail>.<seq>.<op>.$FI`, read from the right: a prefix may have dots. The ingest
+kernel asks next_append() about each publish of such a reply, stores the next message of an open batch by
+itself, and says so with took(); whatever else may happen to a batch is decided in Python
+(jetstream/stream/fast_batches.py).
+
+Invariants: `acked <= seq`; a batch is in a bucket from its start until it is forgotten, and open until it has
+a final answer; `due` holds exactly the open batches with `seq >= acked + msgs`. A batch is known by prefix and
+id together, so that nobody gets into another one's by its id alone. Of ended batches the last ENDED_KEPT stay
+known: a ping gets the final answer once more, and of what else their publishers had on its way, one message a
+tick is refused and the rest is dropped.
+
+Rejected: a Python dict (with several publishers, a key object for every message); keeping the reply subject
+of the last message for the ack (it can be written again from the head and a sequence).
+
+Staging of atomic batches (ADR-50): where their messages wait for the commit.
+
+A message that is simply the next one of an open batch is copied behind the others by take(), with what is
+known of its headers, and no Python object is made. Everything else that can happen to a batch (its first
+message, its commit, a gap, a header that asks for more) is decided in Python
+(jetstream/stream/atomic_batches.py), which works on the same batches.
+
+Invariants: `count` messages lie in `buf`, in their order, and `size` is what their records will take; the
+total of the server holds exactly the bytes of all open batches. No message is taken at or after `check_at`,
+so that none gets into a batch that time has ended.
+
+Rejected: a Python tuple per message (3 us); leaving the messages in the streams' batches until the commit
+(those are reused every tick).
+
+The commit of an atomic batch, for batches whose headers ask for nothing unusual.
+
+check_staged() is the answer "all of it may be stored" to the checks of jetstream/stream/staged.py, for what
+the ingest kernel understands (message ids, expectations, limits that refuse); store_staged() then stores the
+messages in one run. Where the answer is no, Python checks message by message, and names what is wrong.
+
+Invariant: check_staged() never says yes to what staged.py refuses; it changes nothing.
+Rejected: sets of Python objects for ids and subjects (0.3 us a message).
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
+
+from penstock.kernels.ingest.storing cimport PlainLimits, Republisher, store_publish
+from penstock.kernels.ingest.publish_headers cimport (
+    EXPECTS_LAST_ID, EXPECTS_SEQ, EXPECTS_SUBJECT_SEQ, PUBLISH_COMMITS, PUBLISH_EXPECTS, PUBLISH_HAS_ID,
+    PUBLISH_IS_SPECIAL, MessageIds, PublishHead, failed_expectations, fits, message_of, present_expectations,
+    put_publish,
+)
+from penstock.kernels.log.key_table cimport KeyEntry, KeyTable
+from penstock.kernels.log.records cimport cost_of, record_size, xxh64
+from penstock.kernels.log.stream_log cimport StreamLog
+from penstock.kernels.wire.output cimport OutBuffer
+from penstock.kernels.wire.sinks cimport Message
+
+from collections import deque
+
+
+# --- fast batch
+
+cdef enum:
+    SUFFIX_SIZE = 4                 # ".$FI"
+    FAST_BUCKETS = 1024
+    ENDED_KEPT = 64
+    FLOW_DEFAULT = 10               # of a flow that is none
+    FLOW_MAX = 65535
+
+cdef uint64_t SEQ_END = <uint64_t>-1    # no sequence: the one behind it could not be counted
+
+
+cdef bint is_fast(const char* reply, size_t n) noexcept nogil:
+    return n > SUFFIX_SIZE and memcmp(reply + n - SUFFIX_SIZE, b".$FI", SUFFIX_SIZE) == 0
+
+
+cdef inline size_t token_start(const char* p, size_t end) noexcept nogil:
+    """Where the token that ends before `end` begins; 0: there is no dot before it."""
+    while end > 0 and p[end - 1] != c".":
+        end -= 1
+    return end
+
+
+cdef bint read_seq(const char* p, size_t n, uint64_t* value) noexcept nogil:
+    """A batch sequence in decimal: neither 0 nor the largest number."""
+    cdef uint64_t v = 0
+    cdef uint64_t digit
+    cdef size_t i
+    if n == 0:
+        return False
+    for i in range(n):
+        if p[i] < c"0" or p[i] > c"9":
+            return False
+        digit = <uint64_t>(p[i] - c"0")
+        if v > (SEQ_END - digit) // 10:
+            return False
+        v = v * 10 + digit
+    value[0] = v
+    return v != 0 and v != SEQ_END
+
+
+cdef uint32_t read_flow(const char* p, size_t n) noexcept nogil:
+    """The flow a client asks for; 10 for what is none, as with the official server."""
+    cdef uint64_t v = 0
+    cdef size_t i
+    for i in range(n):
+        if p[i] < c"0" or p[i] > c"9":
+            return FLOW_DEFAULT
+        v = min(v * 10 + <uint64_t>(p[i] - c"0"), <uint64_t>FLOW_MAX)
+    return <uint32_t>v if v else <uint32_t>FLOW_DEFAULT
+
+
+cdef bint parse_end(const char* p, size_t head_len, size_t n, FastSubject* s) noexcept nogil:
+    """`<seq>.<op>.$FI`, behind a head of head_len bytes."""
+    cdef size_t op_at = n - SUFFIX_SIZE - 1
+    if n < head_len + SUFFIX_SIZE + 3 or p[op_at - 1] != c"." or p[op_at] < c"0" or p[op_at] > c"4":
+        return False
+    s.operation = p[op_at] - c"0"
+    s.head_len = head_len
+    if not read_seq(p + head_len, op_at - 1 - head_len, &s.seq):
+        return False
+    if s.operation == FAST_START:
+        return s.seq == 1
+    return s.seq > 1 or (s.operation != FAST_APPEND and s.operation != FAST_EOB)
+
+
+cdef bint parse_subject(const char* p, size_t n, FastSubject* s) noexcept nogil:
+    cdef size_t start, end
+    if not is_fast(p, n):
+        return False
+    start = token_start(p, n - SUFFIX_SIZE)         # the operation
+    if start < 2:
+        return False
+    start = token_start(p, start - 1)               # the sequence
+    if start < 2 or not parse_end(p, start, n, s):
+        return False
+    end = start - 1
+    start = token_start(p, end)                     # the gap mode
+    if end - start == 2 and memcmp(p + start, b"ok", 2) == 0:
+        s.gap_ok = True
+    elif end - start == 4 and memcmp(p + start, b"fail", 4) == 0:
+        s.gap_ok = False
+    else:
+        return False
+    if start < 2:
+        return False
+    end = start - 1
+    start = token_start(p, end)
+    if start < 2:
+        return False
+    s.flow = read_flow(p + start, end - start)
+    s.key_len = start - 1
+    s.id_start = token_start(p, s.key_len)
+    return s.id_start > 1 and s.id_start < s.key_len
+
+
+def parse(bytes reply not None):
+    """(id, flow, gap_ok, seq, operation) of a reply subject of a fast batch; None for any other."""
+    cdef FastSubject s
+    cdef const char* p = PyBytes_AS_STRING(reply)
+    if not parse_subject(p, <size_t>PyBytes_GET_SIZE(reply), &s):
+        return None
+    batch_id = PyBytes_FromStringAndSize(p + s.id_start, <Py_ssize_t>(s.key_len - s.id_start))
+    return batch_id, s.flow, s.gap_ok, s.seq, s.operation
+
+
+cdef class FastBatch(KeyEntry):
+    """One batch; FastBatches makes and changes it."""
+
+
+cdef class FastBatches(KeyTable):
+    def __cinit__(self):
+        self.scratch = OutBuffer()
+        self.clear()
+
+    # ------------------------------------------------------------------ for the ingest kernel
+
+    cdef FastBatch next_append(self, const char* reply, size_t n, int64_t now, int* verdict):
+        """The batch whose next message this is (FAST_STORE); else None and another verdict."""
+        cdef FastBatch batch = self.last
+        cdef FastSubject s
+        cdef size_t head_len
+        verdict[0] = FAST_ASK
+        if batch is not None:
+            head_len = <size_t>PyBytes_GET_SIZE(batch.head)
+            if n <= head_len or memcmp(reply, PyBytes_AS_STRING(batch.head), head_len) != 0:
+                batch = None
+            elif not parse_end(reply, head_len, n, &s):
+                return None
+        if batch is None:
+            if not parse_subject(reply, n, &s):
+                return None
+            batch = <FastBatch>self.look_up(reply, s.key_len)
+            if batch is None:
+                return None
+            self.last = batch
+            head_len = <size_t>PyBytes_GET_SIZE(batch.head)
+            if s.head_len != head_len or memcmp(reply, PyBytes_AS_STRING(batch.head), head_len) != 0:
+                # Some clients say the flow they were given from then on.
+                batch.head = PyBytes_FromStringAndSize(reply, <Py_ssize_t>s.head_len)
+        if batch.final is not None:
+            if batch.is_refused and s.operation != FAST_PING and s.seq > 1:
+                verdict[0] = FAST_IGNORE
+            return None
+        if s.operation != FAST_APPEND or s.seq != batch.seq + 1:
+            return None
+        batch.heard_ns = now
+        verdict[0] = FAST_STORE
+        return batch
+
+    cdef int took(self, FastBatch batch, uint64_t seq, uint64_t stream_seq, bint duplicate) except -1:
+        batch.seq = seq
+        if stream_seq and (not duplicate or batch.stream_seq == 0):
+            batch.stream_seq = stream_seq
+        if not batch.is_due and seq - batch.acked >= batch.msgs:
+            batch.is_due = True
+            self.due.append(batch)
+        return 0
+
+    cdef int step(self, FastBatch batch, uint32_t limit) except -1:
+        """To the latest multiple of its messages per ack; these then double or halve towards `limit`."""
+        batch.is_due = False
+        batch.acked += (batch.seq - batch.acked) // batch.msgs * batch.msgs
+        limit = max(<uint32_t>1, min(limit, batch.flow))
+        if batch.msgs < limit:
+            batch.msgs = min(batch.msgs * 2, limit)
+        elif batch.msgs > limit:
+            batch.msgs = max(batch.msgs // 2, limit)
+            # A publisher that waits for the rest under the smaller number would wait for ever.
+            batch.acked += (batch.seq - batch.acked) // batch.msgs * batch.msgs
+        return 0
+
+    # ------------------------------------------------------------------ for Python
+
+    def start(self, bytes reply not None, uint32_t msgs, int64_t now):
+        """A new batch, of the reply subject of its first message. Raises ValueError for no such subject."""
+        cdef FastBatch batch = FastBatch()
+        cdef FastSubject s
+        cdef const char* p = PyBytes_AS_STRING(reply)
+        if not parse_subject(p, <size_t>PyBytes_GET_SIZE(reply), &s):
+            raise ValueError(f"not a reply subject of a fast batch: {reply!r}")
+        batch.head = PyBytes_FromStringAndSize(p, <Py_ssize_t>s.head_len)
+        batch.id = PyBytes_FromStringAndSize(p + s.id_start, <Py_ssize_t>(s.key_len - s.id_start))
+        batch.flow = s.flow
+        batch.gap_ok = s.gap_ok
+        batch.msgs = max(<uint32_t>1, min(msgs, s.flow))
+        batch.heard_ns = now
+        self.add(batch, PyBytes_FromStringAndSize(p, <Py_ssize_t>s.key_len))
+        self.count += 1
+        self.last = batch
+        return batch
+
+    def find(self, bytes reply not None):
+        """The batch of a reply subject, open or ended lately; else None."""
+        cdef FastSubject s
+        cdef const char* p = PyBytes_AS_STRING(reply)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(reply)
+        return self.look_up(p, s.key_len) if parse_subject(p, n, &s) else None
+
+    def received(self, FastBatch batch not None, uint64_t seq, uint64_t stream_seq=0, bint duplicate=False):
+        """The batch has come as far as `seq`, whose message is at `stream_seq` in the stream (0: it is not
+        stored; duplicate: it was stored before)."""
+        self.took(batch, seq, stream_seq, duplicate)
+
+    def end(self, FastBatch batch not None, bytes final not None):
+        """The batch is over; `final` is what its publisher is told, now and when it asks again."""
+        self._close(batch)
+        batch.final = final
+        self.ended.append(batch)
+        if len(self.ended) > ENDED_KEPT:
+            self.unlink(self.ended.popleft())
+
+    def forget(self, FastBatch batch not None):
+        """Nothing of the batch is known from now on."""
+        if batch.final is not None:
+            self.ended.remove(batch)
+        else:
+            self._close(batch)
+        self.unlink(batch)
+
+    def clear(self):
+        """Forgets every batch."""
+        self.make(FAST_BUCKETS)
+        self.due = []
+        self.ended = deque()
+        self.last = None
+        self.count = 0
+
+    def open_batches(self):
+        """The batches that have not ended."""
+        cdef FastBatch batch
+        return [batch for batch in self.entries() if batch.final is None]
+
+    @property
+    def has_due(self):
+        """Is there a batch that a flow ack is due to?"""
+        return len(self.due) > 0
+
+    # ------------------------------------------------------------------ inside
+
+    cdef int unlink(self, FastBatch batch) except -1:
+        if self.last is batch:
+            self.last = None
+        self.remove(batch)
+        return 0
+
+    def _close(self, FastBatch batch not None):
+        if batch.is_due:
+            batch.is_due = False
+            self.due.remove(batch)
+        self.count -= 1
+
+
+# --- staging
+
+cdef enum:
+    BUCKETS = 256
+
+
+cdef class StagedTotal:
+    def __cinit__(self, size_t bytes_max=<size_t>-1):
+        self.bytes_max = bytes_max
+
+
+cdef class StagedBatch(KeyEntry):
+    def __cinit__(self, bytes id not None, StagedTotal total not None, size_t messages_max, size_t size_max):
+        self.id = id
+        self.total = total
+        self.messages_max = messages_max
+        self.size_max = size_max
+        self.buf = OutBuffer()
+
+    cdef int put(self, const PublishHead* head) except -1:
+        memcpy(self.buf.reserve(head.size), head, head.size)
+        self.buf.size += head.size
+        self.count_in(head)
+        return 0
+
+    cdef void count_in(self, const PublishHead* head) noexcept:
+        """The message of `head` is the last one in `buf`."""
+        self.last_at = self.buf.size - head.size
+        self.total.bytes += head.size
+        self.size += record_size(head.subject_len, head.header_len, head.body_len)
+        self.flags |= head.flags
+        self.count += 1
+
+    def append(self, bytes subject not None, bytes header not None, bytes payload not None):
+        """Adds a message. Raises ValueError when it is too large for a batch of publishes."""
+        cdef bytes body = header + payload
+        cdef Message m
+        m.subject = PyBytes_AS_STRING(subject)
+        m.subject_len = <size_t>PyBytes_GET_SIZE(subject)
+        m.reply_len = 0
+        m.body = PyBytes_AS_STRING(body)
+        m.header_len = <size_t>PyBytes_GET_SIZE(header)
+        m.body_len = <size_t>PyBytes_GET_SIZE(body)
+        if not fits(&m):
+            raise ValueError(f"a message of {len(subject)} bytes of subject and {len(body)} of body can't be staged")
+        self.count_in(put_publish(self.buf, &m))
+
+    def replace_last_header(self, bytes header not None):
+        """The last message gets another header block."""
+        subject, _, payload = self._message(self.last_at)
+        cdef const PublishHead* head = <const PublishHead*>(self.buf.data + self.last_at)
+        self.total.bytes -= head.size
+        self.size -= record_size(head.subject_len, head.header_len, head.body_len)
+        self.buf.size = self.last_at
+        self.count -= 1
+        self.append(subject, header, payload)
+
+    @property
+    def last_header(self):
+        return self._message(self.last_at)[1]
+
+    def messages(self):
+        """[(subject, header, payload)] of all, in their order."""
+        cdef list found = []
+        cdef size_t at = 0
+        while at < self.buf.size:
+            found.append(self._message(at))
+            at += (<const PublishHead*>(self.buf.data + at)).size
+        return found
+
+    def _message(self, size_t at):
+        cdef Message m
+        if at >= self.buf.size:
+            raise IndexError("the batch has no message")
+        message_of(<const PublishHead*>(self.buf.data + at), &m)
+        subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
+        header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
+        payload = PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len))
+        return subject, header, payload
+
+
+cdef class StagedBatches(KeyTable):
+    def __cinit__(self):
+        self.make(BUCKETS)
+        self.check_at = INT64_MAX
+
+    # ------------------------------------------------------------------ for the ingest kernel
+
+    cdef bint take(self, const PublishHead* head, int64_t now) except -1:
+        cdef const char* id = <const char*>head + sizeof(PublishHead) + head.subject_len + head.reply_len
+        cdef StagedBatch batch = self.last
+        id += head.batch_start
+        if (
+            batch is None
+            or <size_t>PyBytes_GET_SIZE(batch.id) != head.batch_len
+            or memcmp(PyBytes_AS_STRING(batch.id), id, head.batch_len) != 0
+        ):
+            batch = <StagedBatch>self.look_up(id, head.batch_len)
+            if batch is None:
+                return False
+            self.last = batch
+        if (
+            head.flags & PUBLISH_COMMITS
+            or head.batch_seq != batch.seq + 1
+            or now >= self.check_at
+            or batch.count >= batch.messages_max
+            or batch.size + record_size(head.subject_len, head.header_len, head.body_len) > batch.size_max
+            or batch.total.bytes + head.size > batch.total.bytes_max
+        ):
+            return False
+        batch.put(head)
+        batch.seq += 1
+        batch.heard_ns = now
+        return True
+
+    # ------------------------------------------------------------------ for Python
+
+    def open(self, bytes id not None, StagedTotal total not None, size_t messages_max, size_t size_max):
+        """A new batch, of at most so many messages and bytes of records, that counts in `total`. Raises
+        ValueError when one of that id is open."""
+        cdef StagedBatch batch = StagedBatch(id, total, messages_max, size_max)
+        if self.find(id) is not None:
+            raise ValueError(f"batch {id!r} is open already")
+        self.add(batch, id)
+        self.last = batch
+        self.count += 1
+        return batch
+
+    def find(self, bytes id not None):
+        """The open batch of an id, or None."""
+        return self.look_up(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id))
+
+    def close(self, StagedBatch batch not None):
+        """Forgets an open batch; what it holds stays readable."""
+        if self.last is batch:
+            self.last = None
+        self.remove(batch)
+        batch.total.bytes -= batch.buf.size
+        self.count -= 1
+        if self.count == 0:
+            self.check_at = INT64_MAX
+
+    def all(self):
+        """The open batches, the one heard of longest ago first."""
+        cdef list found = self.entries()
+        found.sort(key=lambda one: one.heard_ns)
+        return found
+
+
+# --- atomic commits
+
+cdef struct Span:
+    const char* p                   # NULL: an empty place
+    size_t n
+    uint64_t hash
+
+
+# Byte strings of one batch, which outlive it.
+cdef struct Spans:
+    Span* table
+    size_t mask
+
+
+cdef int spans_open(Spans* spans, size_t count) except -1:
+    cdef size_t size = 16
+    while size < 2 * count:
+        size *= 2
+    spans.table = <Span*>calloc(size, sizeof(Span))
+    spans.mask = size - 1
+    if spans.table == NULL:
+        raise MemoryError()
+    return 0
+
+
+cdef Span* spans_place(Spans* spans, const char* p, size_t n, uint64_t h) noexcept nogil:
+    """Where the bytes are, or would go."""
+    cdef size_t at = h & spans.mask
+    cdef Span* span = &spans.table[at]
+    while span.p != NULL and not (span.hash == h and span.n == n and memcmp(span.p, p, n) == 0):
+        at = (at + 1) & spans.mask
+        span = &spans.table[at]
+    return span
+
+
+cdef bint spans_add(Spans* spans, const char* p, size_t n, uint64_t seed) noexcept nogil:
+    """False: they were there before."""
+    cdef uint64_t h = xxh64(p, n, seed)
+    cdef Span* span = spans_place(spans, p, n, h)
+    if span.p != NULL:
+        return False
+    span.p = p
+    span.n = n
+    span.hash = h
+    return True
+
+
+cdef bint spans_has(Spans* spans, const char* p, size_t n, uint64_t seed) noexcept nogil:
+    return spans_place(spans, p, n, xxh64(p, n, seed)).p != NULL
+
+
+def check_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits limits not None,
+                 MessageIds ids not None, int64_t now):
+    """May store_staged() store the batch as it is? `now` (ns) is what the dedupe window ends at."""
+    cdef Spans known, written
+    if limits.per_message or batch.flags & PUBLISH_IS_SPECIAL or batch.count == 0:
+        return False
+    if limits.discard_new and (
+        (limits.msgs_max > 0 and log.messages + batch.count > <uint64_t>limits.msgs_max)
+        or (limits.bytes_max > 0 and log.bytes + cost_of_all(batch, log) > <uint64_t>limits.bytes_max)
+    ):
+        return False
+    if not batch.flags & (PUBLISH_HAS_ID | PUBLISH_EXPECTS):
+        return True
+    known.table = written.table = NULL
+    known.mask = written.mask = 0
+    try:
+        if batch.flags & PUBLISH_HAS_ID:
+            spans_open(&known, batch.count)
+        if batch.flags & PUBLISH_EXPECTS:
+            spans_open(&written, batch.count)
+        return check_messages(batch, log, limits, ids, now, &known, &written)
+    finally:
+        free(known.table)
+        free(written.table)
+
+
+cdef uint64_t cost_of_all(StagedBatch batch, StreamLog log) noexcept:
+    """What `bytes` of the log would grow by."""
+    cdef const PublishHead* head
+    cdef size_t at = 0
+    cdef uint64_t size = 0
+    while at < batch.buf.size:
+        head = <const PublishHead*>(batch.buf.data + at)
+        size += cost_of(&log.cost, head.subject_len, head.header_len, head.body_len)
+        at += head.size
+    return size
+
+
+cdef bint check_messages(StagedBatch batch, StreamLog log, PlainLimits limits, MessageIds ids, int64_t now,
+                         Spans* known, Spans* written) except -1:
+    cdef const PublishHead* head
+    cdef Message m
+    cdef size_t at = 0
+    cdef uint32_t present
+    cdef const char* id
+    while at < batch.buf.size:
+        head = <const PublishHead*>(batch.buf.data + at)
+        message_of(head, &m)
+        if head.flags & PUBLISH_EXPECTS:
+            present = present_expectations(m.body, m.header_len)
+            if present & EXPECTS_LAST_ID or (present & EXPECTS_SEQ and at):
+                return False
+            if present & EXPECTS_SUBJECT_SEQ and spans_has(written, m.subject, m.subject_len, ids.seed):
+                return False
+            if failed_expectations(&m, log, limits.stream, ids):
+                return False
+        if head.flags & PUBLISH_HAS_ID:
+            id = m.body + head.id_start
+            if not spans_add(known, id, head.id_len, ids.seed) or ids.seq_of(id, head.id_len, now):
+                return False
+        if written.table != NULL:
+            spans_add(written, m.subject, m.subject_len, ids.seed)
+        at += head.size
+    return True
+
+
+def store_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits limits not None,
+                 MessageIds ids not None, int64_t ts, Republisher republisher):
+    """Stores the messages as one unit at `ts` (ns): returns the sequence of the last."""
+    cdef const PublishHead* head
+    cdef Message m
+    cdef size_t at = 0
+    cdef uint64_t seq = 0
+    log.begin_batch(batch.size, batch.count)
+    while at < batch.buf.size:
+        head = <const PublishHead*>(batch.buf.data + at)
+        message_of(head, &m)
+        seq = store_publish(log, limits, ids, head, &m, ts, republisher)
+        at += head.size
+    log.end_batch()
+    return seq

@@ -1,0 +1,458 @@
+"""Storing one publish: who is interested in it, the stream's limits, and republishing.
+
+What leaves an interest or work-queue stream: messages that no consumer needs any more.
+
+A consumer needs a message that passes its filters and that it has not settled: not delivered yet, delivered
+and not acked, or given up at max_deliver and not acked after all. Both retentions remove a message when an
+ack leaves nobody who needs it; they differ in what nobody ever asked for: an interest stream doesn't even
+store it, a work queue keeps it for the consumer to come.
+
+Acks are gathered by the consumers' AckStates, as runs of sequences; settle() takes them once a tick. Looking
+at one costs a look at each other consumer's window, and at the message's subject only where a filter
+decides. Nothing is scanned: review(), which does, runs where a whole consumer's needs went at once (it was
+deleted, its filters changed; in parts, jetstream/reviews.py) and after a restart, when an ack may have been
+written and the removal not.
+
+Invariant: removing what nobody needs may be repeated and be put off, its result is the same; so the ack
+may be written before the removal, or after it, and a crash may come between.
+Rejected: counting the consumers that still need each message (a counter a message and consumer to keep in
+step with filters, purges and deletions); asking Python for each ack.
+
+Republishing: each message a stream stored goes out again, with headers that say what it was.
+
+Invariants: a message enters once it was stored, in the order of sequences, and leaves only by route(), which
+the engine calls after the write; nothing of a batch that could not be written leaves.
+
+Rejected: reading the messages back from the log when they leave (a limit may have removed them by then);
+a Python object a message.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from penstock.kernels.consumer.pump cimport Pump
+from penstock.kernels.ingest.publish_headers cimport PUBLISH_HAS_ID, MessageIds, PublishHead
+from penstock.kernels.log.records cimport Record, cost_of
+from penstock.kernels.log.stream_log cimport StreamLog
+from penstock.kernels.log.subject_state cimport Subject, SubjectState
+from penstock.kernels.routing.grammar cimport filter_matches
+from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
+from penstock.kernels.wire.output cimport OutBuffer, put_uint
+from penstock.kernels.wire.dispatch cimport SubjectMapper, route
+from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
+
+
+# --- interest state
+
+cdef enum:                      # of a review, in the units of jetstream/slices.py
+    MESSAGE_WORK = 48           # a message is looked at
+    PUMP_WORK = 3               # and a consumer asked for it, beside a unit for each of its filters
+
+
+cdef bint passes(Pump pump, const Record* r) except -1:
+    """Does the message pass the consumer's filters?"""
+    cdef bytes f
+    if pump.filter_count == 0:
+        return True
+    for f in pump.filters:
+        if filter_matches(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f), r.subject, r.subject_len):
+            return True
+    return False
+
+
+cdef bint will_skip(Pump pump, uint64_t seq) noexcept:
+    """Deliver last per subject: is seq one of the messages it passes over?"""
+    cdef size_t low = pump.skip_at, high = pump.skip_count, middle
+    if low >= high or seq > pump.skip_resume:
+        return False
+    while low < high:
+        middle = (low + high) // 2
+        if pump.skip[middle] < seq:
+            low = middle + 1
+        else:
+            high = middle
+    return low == pump.skip_count or pump.skip[low] != seq
+
+
+cdef class InterestState:
+    def __cinit__(self, StreamLog log not None, *, bint work_queue=False):
+        self.log = log
+        self.work_queue = work_queue
+        self.pumps = []
+        self.since = {}
+        self.subscriptions = {}
+        self.index = SubscriptionIndex()
+        self.sink = Sink()
+
+    def add(self, Pump pump not None, uint64_t since=0):
+        """A consumer: from now on its AckState gathers what it settles."""
+        pump.state.collecting = True
+        self.pumps.append(pump)
+        self.since[pump] = since
+        self.watch(pump)
+
+    def remove(self, Pump pump not None):
+        """The consumer is gone, and its needs with it; the messages stay until review()."""
+        if pump not in self.since:
+            return
+        pump.state.collecting = False
+        self.unwatch(pump)
+        self.pumps.remove(pump)
+        del self.since[pump]
+
+    def refilter(self, Pump pump not None, uint64_t since):
+        """Its filters changed."""
+        if pump in self.since:
+            self.since[pump] = since
+            self.unwatch(pump)
+            self.watch(pump)
+
+    def watch(self, Pump pump):
+        # Known before the index can refuse one: unwatch() then takes back what was inserted.
+        subscriptions = self.subscriptions[pump] = [SinkSubscription(self.sink, f) for f in pump.filters]
+        for subscription in subscriptions:
+            self.index.insert(subscription)
+        if not subscriptions:
+            self.unfiltered += 1
+
+    def unwatch(self, Pump pump):
+        subscriptions = self.subscriptions.pop(pump)
+        for subscription in subscriptions:
+            self.index.remove(subscription)
+        if not subscriptions:
+            self.unfiltered -= 1
+
+    cdef bint is_wanted(self, const char* subject, size_t n) except -1:
+        if self.unfiltered or self.held:
+            return True
+        return len(self.pumps) != 0 and len(self.index.lookup(subject, n).plain) != 0
+
+    def wants(self, bytes subject not None):
+        """`is_wanted` for Python callers."""
+        return self.is_wanted(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
+
+    cdef bint is_needed(self, uint64_t seq, Pump but) except -1:
+        """Does any consumer but that one need the message at seq?"""
+        cdef Record r
+        cdef bint known = False
+        cdef Pump pump
+        for pump in self.pumps:
+            if pump is but or not pump.state.interest_state(seq) or will_skip(pump, seq):
+                continue
+            if pump.filter_count == 0:
+                return True
+            if not known:
+                if not self.log.read(seq, &r):
+                    return False
+                known = True
+            if passes(pump, &r):
+                return True
+        return False
+
+    cdef bint was_acked(self, uint64_t seq, const Record* r) except -1:
+        """Has a consumer that takes the message settled it?"""
+        cdef Pump pump
+        for pump in self.pumps:
+            if seq >= <uint64_t>self.since[pump] and seq <= pump.state.delivered_stream and passes(pump, r):
+                return True
+        return False
+
+    def settle(self, Pump pump not None):
+        """Removes what `pump`'s consumer settled since the last time and nobody else needs; returns how many
+        went."""
+        cdef size_t i, gone = 0
+        cdef uint64_t seq, last
+        cdef bint alone = len(self.pumps) == 1
+        for i in range(pump.state.settled_count):
+            if self.held:
+                break
+            seq = pump.state.settled[2 * i]
+            last = pump.state.settled[2 * i + 1]
+            while seq <= last:
+                if alone or not self.is_needed(seq, pump):
+                    gone += <size_t>self.log.retire(seq)
+                seq += 1
+        pump.state.settled_count = 0
+        self.retired += gone
+        return gone
+
+    def review(self, uint64_t from_seq=0):
+        """Looks at every message from from_seq on; removes those that nobody needs (of a work queue: and
+        somebody acked); returns how many went."""
+        return self.review_part(from_seq, INT64_MAX)[0]
+
+    def review_part(self, uint64_t from_seq, int64_t work):
+        """The same until it has done so much work; see the .pyi."""
+        cdef uint64_t seq
+        cdef size_t gone = 0
+        cdef int64_t each = MESSAGE_WORK
+        cdef Record r
+        cdef Pump pump
+        if self.held:
+            return 0, 0
+        if not self.pumps:
+            return 0 if self.work_queue else self.log.purge(), 0
+        for pump in self.pumps:
+            each += PUMP_WORK + <int64_t>pump.filter_count
+        seq = self.log.next_matching(from_seq, NULL, 0)
+        while seq and work > 0:
+            work -= each
+            if not self.is_needed(seq, None) and (
+                not self.work_queue or (self.log.read(seq, &r) and self.was_acked(seq, &r))
+            ):
+                gone += <size_t>self.log.retire(seq)
+            seq = self.log.next_matching(seq + 1, NULL, 0)
+        self.retired += gone
+        return gone, seq
+
+
+# --- republish
+
+cdef enum:
+    LENGTHS = 12                    # subject, header and body length, before each message
+    ADDED_MAX = 200                 # bytes of added names and numbers, without subjects and the stream's name
+
+
+cdef inline char* put_text(char* d, const char* s, size_t n) noexcept nogil:
+    memcpy(d, s, n)
+    return d + n
+
+
+cdef class Republisher:
+    def __cinit__(self, bytes stream not None, format_time):
+        self.buf = OutBuffer()
+        self.stream = b"Nats-Stream: " + stream + b"\r\nNats-Subject: "
+        self.format_time = format_time
+        self.time_text = b""
+        self.time_ts = -1
+        self.destination = b""
+
+    def configure(self, SubjectMapper mapper, bint headers_only):
+        """From now on; what waits stays as it is."""
+        self.mapper = mapper
+        self.headers_only = headers_only
+
+    cdef int before(self, const Message* m, StreamLog log) except -1:
+        if self.mapper is None:
+            return 0
+        self.destination = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
+        if PyBytes_GET_SIZE(self.destination):
+            self.previous_seq = log.last_of_subject(m.subject, m.subject_len)
+        return 0
+
+    cdef int after(self, const Message* m, uint64_t seq, int64_t ts) except -1:
+        cdef size_t subject_len = <size_t>PyBytes_GET_SIZE(self.destination)
+        cdef size_t payload_len = m.body_len - m.header_len
+        cdef uint32_t lengths[3]
+        cdef char* start
+        cdef char* header
+        cdef char* d
+        if self.mapper is None or subject_len == 0:
+            return 0
+        if ts != self.time_ts:
+            self.time_text = self.format_time(ts).encode()
+            self.time_ts = ts
+        start = self.buf.reserve(
+            LENGTHS + subject_len + m.body_len + m.subject_len + ADDED_MAX
+            + <size_t>PyBytes_GET_SIZE(self.stream) + <size_t>PyBytes_GET_SIZE(self.time_text)
+        )
+        d = put_text(start + LENGTHS, PyBytes_AS_STRING(self.destination), subject_len)
+        header = d
+        if m.header_len > 2:
+            d = put_text(d, m.body, m.header_len - 2)      # without its empty line
+        else:
+            d = put_text(d, b"NATS/1.0\r\n", 10)
+        d = put_text(d, PyBytes_AS_STRING(self.stream), <size_t>PyBytes_GET_SIZE(self.stream))
+        d = put_text(d, m.subject, m.subject_len)
+        d = put_text(d, b"\r\nNats-Sequence: ", 17)
+        d += put_uint(d, seq)
+        d = put_text(d, b"\r\nNats-Time-Stamp: ", 19)
+        d = put_text(d, PyBytes_AS_STRING(self.time_text), <size_t>PyBytes_GET_SIZE(self.time_text))
+        d = put_text(d, b"\r\nNats-Last-Sequence: ", 22)
+        d += put_uint(d, self.previous_seq)
+        if self.headers_only:
+            d = put_text(d, b"\r\nNats-Msg-Size: ", 17)
+            d += put_uint(d, payload_len)
+            payload_len = 0
+        d = put_text(d, b"\r\n\r\n", 4)
+        lengths[0] = <uint32_t>subject_len
+        lengths[1] = <uint32_t>(d - header)
+        lengths[2] = <uint32_t>(d - header + payload_len)
+        d = put_text(d, m.body + m.header_len, payload_len)
+        memcpy(start, lengths, LENGTHS)
+        self.buf.size += <size_t>(d - start)
+        self.count += 1
+        return 0
+
+    def route(self, SubscriptionIndex index not None):
+        """Sends what waits on its way; returns how many found a taker."""
+        cdef const char* p = self.buf.data
+        cdef const char* end = p + self.buf.size
+        cdef uint32_t lengths[3]
+        cdef Message m
+        cdef size_t taken = 0
+        m.reply = NULL
+        m.reply_len = 0
+        while p < end:
+            memcpy(lengths, p, LENGTHS)
+            m.subject = p + LENGTHS
+            m.subject_len = lengths[0]
+            m.body = m.subject + m.subject_len
+            m.header_len = lengths[1]
+            m.body_len = lengths[2]
+            if route(index, &m, None):
+                taken += 1
+            p = m.body + m.body_len
+        self.clear()
+        return taken
+
+    def clear(self):
+        """Drops what waits."""
+        self.buf.clear()
+        self.count = 0
+
+
+# --- limits
+
+cdef enum:
+    EVICTED_MOST = 2                # messages that one message removes, unless it is larger than they are
+    # In the units of jetstream/slices.py:
+    PART = 16                       # messages removed between two looks at the work
+    SUBJECT_WORK = 16               # a look at a subject
+    REMOVAL_WORK = 192              # a message is removed
+    BYTES_A_UNIT = 8                # of removed messages, which are read for it
+
+
+cdef class PlainLimits:
+    """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
+
+    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject, counters. `interest_state` of
+    an interest stream: what no consumer wants uses up a sequence and is not stored. `stream` is the name that
+    publishes may expect.
+    """
+
+    def __cinit__(
+        self,
+        *,
+        int64_t msgs_max=-1,
+        int64_t bytes_max=-1,
+        int64_t msg_size_max=-1,
+        int64_t per_subject_max=-1,
+        bint discard_new=False,
+        bint per_message=False,
+        bint no_ack=False,
+        InterestState interest_state=None,
+        bytes stream=b"",
+    ):
+        self.msgs_max = msgs_max
+        self.bytes_max = bytes_max
+        self.msg_size_max = msg_size_max
+        self.per_subject_max = <uint64_t>per_subject_max if per_subject_max > 0 else 0
+        self.discard_new = discard_new
+        self.per_message = per_message
+        self.no_ack = no_ack
+        self.interest_state = interest_state
+        self.stream = stream
+
+
+cdef uint64_t store_publish(
+    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
+    Republisher republisher,
+) except 0:
+    cdef bint wanted = limits.interest_state is None or limits.interest_state.is_wanted(m.subject, m.subject_len)
+    cdef uint64_t seq
+    if not wanted:
+        seq = log.skip_message(ts)
+    elif republisher is None:
+        seq = log.append_message(m, ts)
+    else:
+        republisher.before(m, log)
+        seq = log.append_message(m, ts)
+        republisher.after(m, seq, ts)
+    ids.set_last(m.body + head.id_start, head.id_len)
+    if head.flags & PUBLISH_HAS_ID:
+        ids.remember(m.body + head.id_start, head.id_len, seq, ts)
+    if wanted:
+        enforce(log, limits, m)
+    return seq
+
+
+cpdef uint64_t store_one(
+    StreamLog log,
+    PlainLimits limits,
+    bytes subject,
+    bytes header,
+    bytes payload,
+    int64_t ts,
+    Republisher republisher=None,
+) except 0:
+    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
+    cdef bytes body = header + payload if header else payload
+    cdef Message m
+    cdef uint64_t seq
+    m.subject = PyBytes_AS_STRING(subject)
+    m.subject_len = PyBytes_GET_SIZE(subject)
+    m.reply = NULL
+    m.reply_len = 0
+    m.body = PyBytes_AS_STRING(body)
+    m.header_len = PyBytes_GET_SIZE(header)
+    m.body_len = PyBytes_GET_SIZE(body)
+    if republisher is not None:
+        republisher.before(&m, log)
+    seq = log.append_message(&m, ts)
+    if republisher is not None:
+        republisher.after(&m, seq, ts)
+    enforce(log, limits, &m)
+    return seq
+
+
+cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
+    """Makes room after a message was stored: its subject's limit first, then the stream's.
+
+    After an update lowered limits, the log is above them until enforce_part() is done. A message then removes no
+    more than it has to so that the log does not grow, and EVICTED_MOST at least: a million go in slices.
+    """
+    if limits.per_subject_max:
+        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max, EVICTED_MOST)
+    if limits.discard_new:          # it took only what it had room for
+        return 0
+    if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
+        limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
+    ):
+        log.enforce_limits(
+            limits.msgs_max, limits.bytes_max, EVICTED_MOST, cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
+        )
+    return 0
+
+
+def enforce_part(StreamLog log not None, PlainLimits limits not None, uint64_t at, int64_t work):
+    """Removes what is above limits that were changed, until it has done so much work; see the .pyi.
+
+    Subjects come first, as they do when a message is stored: `at` counts them from 1, in the order of their slots.
+    A subject that is new since then got no message too many.
+    """
+    cdef SubjectState state = log.state
+    cdef const Subject* s
+    cdef uint64_t gone, before
+    cdef int64_t left = work
+    while left > 0:
+        gone = 0
+        before = log.bytes
+        # (With as many messages as subjects, each has one.)
+        if at <= state.used and limits.per_subject_max and log.messages > state.count:
+            s = &state.items[at - 1]
+            left -= SUBJECT_WORK
+            if s.count > limits.per_subject_max:
+                gone = log.enforce_subject_limit(state.arena + s.text, s.text_len, limits.per_subject_max, PART)
+            if gone < PART:         # even if some are left: those that the disk lost count until a restart
+                at += 1
+        else:
+            at = state.used + 1
+            if not limits.discard_new:      # else it is full until enough messages went otherwise
+                gone = log.enforce_limits(limits.msgs_max, limits.bytes_max, PART, 0)
+            if gone < PART:
+                at = 0
+        left -= <int64_t>(gone * REMOVAL_WORK + (before - log.bytes) // BYTES_A_UNIT)
+        if at == 0:
+            break
+    return work - left, at

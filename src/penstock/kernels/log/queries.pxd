@@ -1,0 +1,56 @@
+"""Questions about a log: direct gets, and the counts of subjects."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from penstock.kernels.log.records cimport Record
+from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
+from penstock.kernels.wire.output cimport OutBuffer
+from penstock.kernels.wire.dispatch cimport ServiceSink
+from penstock.kernels.wire.sinks cimport Message
+
+
+# What a request for one message says.
+cdef struct Ask:
+    uint64_t seq
+    const char* subject         # NULL: none
+    size_t subject_len
+    bint last                   # the last one of the subject; else the next one
+
+# Makes answers. The text of a time is made anew for its part below a second only, while that lasts.
+cdef class Answers:
+    cdef OutBuffer out
+    cdef int64_t second
+    cdef char second_text[19]
+    cdef char* put_time(self, char* d, int64_t ts) noexcept
+    # A record as an answer into `out`; its header block's size. `pending` and `previous` with batched ones.
+    cdef size_t put(self, const Record* r, const char* name, size_t name_len, bint batched, uint64_t pending,
+                    uint64_t previous, bint bare) except? 0
+    cdef int send(self, SubscriptionIndex index, const Message* asked, size_t header_len) except -1
+
+cdef class DirectGets(ServiceSink):
+    cdef object engine
+    cdef SubscriptionIndex index
+    cdef bytes not_found
+    cdef Answers answers
+    cdef bint answering         # a reply led back here
+    cdef int try_answer(self, const char* p, size_t n, const Message* m) except -1
+    cdef int answer(self, const char* p, size_t n, const Message* m) except -1
+
+
+cdef struct SubjectCount:
+    uint64_t count
+    size_t text                 # offset of its text
+    uint32_t text_len
+
+cdef class SubjectCounts:
+    cdef SubjectCount* items
+    cdef size_t total
+    cdef char* texts
+    cdef uint32_t* order        # places in items: runs of `width` of them are in order
+    cdef uint32_t* merged       # the same with runs twice as long, up to `left`
+    cdef size_t width           # 0 = runs of the first length are being made
+    cdef size_t at              # where the pair of runs begins that is being worked on
+    cdef size_t left, right     # how far its two runs are merged
+    cdef bint in_pair
+    cdef bint _is_before(self, uint32_t one, uint32_t other) noexcept nogil
+    cdef size_t _sort_run(self) noexcept
+    cdef size_t _merge(self, size_t most) noexcept

@@ -1,1 +1,0 @@
-"""The table of literal filters; nothing of it is for Python."""

@@ -1,1 +1,0 @@
-"""The trie of wildcard filters; nothing of it is for Python."""

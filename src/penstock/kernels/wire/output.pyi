@@ -1,0 +1,83 @@
+"""Growable output buffers, and the encoders of protocol frames that write into them."""
+
+from typing_extensions import Buffer
+
+class OutBuffer:
+    """Bytes on their way out; grows by doubling, and gives large memory back when it is taken."""
+
+    @property
+    def size(self) -> int: ...
+    def __len__(self) -> int: ...
+    def write(self, data: Buffer) -> int:
+        """Appends `data`. Raises MemoryError when there is no room for it."""
+
+    def take(self) -> bytes:
+        """Everything written since the last take; the buffer is empty afterwards."""
+
+    def clear(self) -> None:
+        """Drops what was written."""
+
+class RunBuffer:
+    """What waits in one buffer, taken from its front on: the batches of streams."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def position(self) -> int:
+        """Offset of the first one not yet taken."""
+
+    @property
+    def size(self) -> int:
+        """Bytes the run holds."""
+
+    def __len__(self) -> int: ...
+    def clear(self) -> None:
+        """Empties the run."""
+
+    def rewind(self) -> None:
+        """Back to the first one."""
+
+def encode_pub(
+    out: OutBuffer, subject: bytes, reply: bytes | None, header: bytes | None, payload: Buffer
+) -> None:
+    """PUB, or HPUB when there is a header block. The caller checked the subjects."""
+
+def encode_msg(
+    out: OutBuffer, subject: bytes, sid: bytes, reply: bytes | None, header: bytes | None, payload: Buffer
+) -> None:
+    """MSG, or HMSG when there is a header block."""
+
+def encode_sub(out: OutBuffer, subject: bytes, queue: bytes | None, sid: bytes) -> None:
+    """SUB subject [queue] sid."""
+
+def encode_unsub(out: OutBuffer, sid: bytes, max_msgs: int = 0) -> None:
+    """UNSUB sid [max_msgs]; 0 = now."""
+
+def encode_appends(
+    out: OutBuffer,
+    subject: bytes,
+    prefix: bytes,
+    seq: int,
+    payloads: list[bytes],
+    start: int,
+    count: int,
+    max_payload: int,
+    staged: bool = False,
+) -> int:
+    """Messages of a batch from a list of payloads; returns how many were written. prefix: of the reply
+    subjects (of an atomic batch, `staged`: of the header blocks), up to the sequence."""
+
+def encode_column(
+    out: OutBuffer,
+    subject: bytes,
+    prefix: bytes,
+    seq: int,
+    offsets: Buffer,
+    wide: bool,
+    data: Buffer | None,
+    start: int,
+    count: int,
+    max_payload: int,
+    staged: bool = False,
+) -> int:
+    """The same from the offsets and data buffers of an Arrow column."""
