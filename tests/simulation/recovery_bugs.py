@@ -11,7 +11,7 @@ import pytest
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.protocol.api import ConsumerConfig
+from penstock.protocol.api import ApiConsumerConfig
 from penstock.store import blocks, recovery
 from penstock.store.files import write_atomically
 from penstock.testing.sim.sim_disk import SimDisk
@@ -39,7 +39,7 @@ def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
     """An update of a consumer's filters leaves the list of the last messages of each subject as it was."""
     update = ConsumerReplica.update
 
-    def listed_before(consumer: ConsumerReplica, config: ConsumerConfig, now: int) -> None:
+    def listed_before(consumer: ConsumerReplica, config: ApiConsumerConfig, now: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(ConsumerReplica, "_start_last_per_subject", lambda one: None)
             update(consumer, config, now)

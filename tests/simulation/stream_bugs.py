@@ -19,7 +19,7 @@ from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.log import records
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.protocol.api import ConsumerConfig
+from penstock.protocol.api import ApiConsumerConfig
 from penstock.store import blocks, files, recovery
 from penstock.store.disk import Disk
 from penstock.store.envelope import is_enveloped
@@ -182,7 +182,7 @@ def pending_dropped_by_an_update(patch: pytest.MonkeyPatch) -> None:
     """An update of a consumer gives up what came as often as it allows, not waiting for the acks."""
     update = ConsumerReplica.update
 
-    def hasty(consumer: ConsumerReplica, config: ConsumerConfig, now: int) -> None:
+    def hasty(consumer: ConsumerReplica, config: ApiConsumerConfig, now: int) -> None:
         update(consumer, config, now)
         for seq, _, _, times in consumer.state.pending():
             if 0 < consumer.config.max_deliver <= times + 1:

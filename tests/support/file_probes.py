@@ -16,7 +16,7 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.kernels.log.archive import checksum
 from penstock.protocol import snapshot_archive
-from penstock.protocol.api import ConsumerConfig, StreamState
+from penstock.protocol.api import ApiConsumerConfig, StreamState
 from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.server import reload
 from penstock.server.config import directives
@@ -449,7 +449,7 @@ class _ArchivedState(msgspec.Struct):
 
 
 class _ArchivedConsumer(msgspec.Struct):
-    config: ConsumerConfig
+    config: ApiConsumerConfig
     state: _ArchivedState
 
 

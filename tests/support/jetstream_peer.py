@@ -10,7 +10,7 @@ import penstock.client
 from penstock.client import Client
 from penstock.client.consumer import Consumer
 from penstock.protocol import status
-from penstock.protocol.api import ConsumerInfo, PullRequest, SequenceInfo, decode
+from penstock.protocol.api import ApiConsumerInfo, PullRequest, SequenceInfo, decode
 from tests.support.client_fakes import ScriptedPeer, scripted_server
 
 
@@ -82,5 +82,5 @@ async def js_client(script: JsScript, **options: Any) -> AsyncIterator[Client]:
 
 
 def consumer_of(client: Client) -> Consumer:
-    info = ConsumerInfo(stream_name="S", name="C", delivered=SequenceInfo(), ack_floor=SequenceInfo())
+    info = ApiConsumerInfo(stream_name="S", name="C", delivered=SequenceInfo(), ack_floor=SequenceInfo())
     return Consumer(client.jetstream(), info)

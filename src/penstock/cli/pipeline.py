@@ -119,8 +119,8 @@ def dead_letters(
     master: Master = _MASTER,
 ) -> None:
     """Inspect a stream of dead letters, and publish them again."""
-    from penstock.spark.pipelines.dead_letters import analyse
-    from penstock.spark.pipelines.dead_letters import redrive as run
+    from penstock.spark.pipelines.dead_letter_tools import analyse
+    from penstock.spark.pipelines.dead_letter_tools import redrive as run
 
     options = _options(servers, option)
     if (remove or where) and not redrive:

@@ -251,10 +251,10 @@ def to_ns(seconds: float | timedelta, name: str = "duration") -> int:
 
 
 @overload
-def to_wire(config: StreamConfig) -> api.StreamConfig: ...
+def to_wire(config: StreamConfig) -> api.ApiStreamConfig: ...
 @overload
-def to_wire(config: ConsumerConfig) -> api.ConsumerConfig: ...
-def to_wire(config: StreamConfig | ConsumerConfig) -> api.StreamConfig | api.ConsumerConfig:
+def to_wire(config: ConsumerConfig) -> api.ApiConsumerConfig: ...
+def to_wire(config: StreamConfig | ConsumerConfig) -> api.ApiStreamConfig | api.ApiConsumerConfig:
     """Convert to the wire struct. Raises MisuseError for a value that it cannot hold."""
     fields = {name: getattr(config, name) for name in config.__struct_fields__}
     for name in _DURATIONS & fields.keys():
@@ -263,14 +263,14 @@ def to_wire(config: StreamConfig | ConsumerConfig) -> api.StreamConfig | api.Con
     limits = fields.get("consumer_limits")
     if limits is not None:
         ns = to_ns(limits.inactive_threshold, "consumer_limits.inactive_threshold")
-        fields["consumer_limits"] = api.StreamConsumerLimits(
+        fields["consumer_limits"] = api.ApiStreamConsumerLimits(
             inactive_threshold=ns, max_ack_pending=limits.max_ack_pending
         )
     values = {name: plain_value(value) for name, value in fields.items()}
     try:
         if isinstance(config, StreamConfig):
-            return msgspec.convert(values, api.StreamConfig)
-        return msgspec.convert(values, api.ConsumerConfig)
+            return msgspec.convert(values, api.ApiStreamConfig)
+        return msgspec.convert(values, api.ApiConsumerConfig)
     except msgspec.ValidationError as error:
         raise MisuseError(f"{type(config).__name__}: {error}") from None
 
@@ -295,7 +295,7 @@ def _fields(struct: msgspec.Struct, names: tuple[str, ...]) -> dict[str, Any]:
     return fields
 
 
-def stream_config(config: api.StreamConfig) -> StreamConfig:
+def stream_config(config: api.ApiStreamConfig) -> StreamConfig:
     """Convert a wire struct to the client's, as do the functions below."""
     fields = _fields(config, StreamConfig.__struct_fields__)
     limits = StreamConsumerLimits.__struct_fields__
@@ -303,15 +303,15 @@ def stream_config(config: api.StreamConfig) -> StreamConfig:
     return StreamConfig(**fields)
 
 
-def consumer_config(config: api.ConsumerConfig) -> ConsumerConfig:
+def consumer_config(config: api.ApiConsumerConfig) -> ConsumerConfig:
     return ConsumerConfig(**_fields(config, ConsumerConfig.__struct_fields__))
 
 
-def _source_info(info: api.StreamSourceInfo) -> StreamSourceInfo:
+def _source_info(info: api.ApiStreamSourceInfo) -> StreamSourceInfo:
     return StreamSourceInfo(**_fields(info, StreamSourceInfo.__struct_fields__))
 
 
-def stream_info(info: api.StreamInfo) -> StreamInfo:
+def stream_info(info: api.ApiStreamInfo) -> StreamInfo:
     fields = {name: getattr(info, name) for name in StreamInfo.__struct_fields__}
     fields["config"] = stream_config(info.config)
     fields["mirror"] = _source_info(info.mirror) if info.mirror is not None else None
@@ -319,7 +319,7 @@ def stream_info(info: api.StreamInfo) -> StreamInfo:
     return StreamInfo(**fields)
 
 
-def consumer_info(info: api.ConsumerInfo) -> ConsumerInfo:
+def consumer_info(info: api.ApiConsumerInfo) -> ConsumerInfo:
     fields = {name: getattr(info, name) for name in ConsumerInfo.__struct_fields__}
     fields["config"] = consumer_config(info.config)
     fields["pause_remaining"] = _seconds(info.pause_remaining)

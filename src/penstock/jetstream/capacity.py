@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
 from penstock.jetstream.tiers import flat, tiered
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import AccountInfo, ApiError, StorageType, StreamConfig
+from penstock.protocol.api import AccountInfo, ApiError, ApiStreamConfig, StorageType
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
@@ -114,7 +114,7 @@ class Capacity:
         limit = self._limit(storage)
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
 
-    def check(self, config: StreamConfig, present: StreamReplica | None) -> None:
+    def check(self, config: ApiStreamConfig, present: StreamReplica | None) -> None:
         """Checks the limits for a new stream, or for an update of `present`.
 
         Raises JetStreamApiError 10120 without a limit for its tier, 10113 and 10122 for its max_bytes, 10027

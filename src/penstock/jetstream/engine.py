@@ -43,7 +43,7 @@ from penstock.jetstream.transfers import Transfers
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import DirtyList, Sink
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import ApiStats, StreamConfig, StreamConfigRequest
+from penstock.protocol.api import ApiStats, ApiStreamConfig, StreamConfigRequest
 from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
@@ -242,7 +242,7 @@ class JetStreamEngine:
             raise codes.STREAM_CREATE.exception(err=str(error)) from error
         return present
 
-    def check_restore(self, request: StreamConfigRequest) -> StreamConfig:
+    def check_restore(self, request: StreamConfigRequest) -> ApiStreamConfig:
         """Checks the configuration of a stream to restore. Raises JetStreamApiError like create_stream, and
         10130 for a name in use."""
         config = self._among_others(stream_config.restored(request, self.config), request)
@@ -369,8 +369,8 @@ class JetStreamEngine:
         if is_known:
             self.capacity.forget(stream)
 
-    def _among_others(self, config: StreamConfig, request: StreamConfigRequest) -> StreamConfig:
-        def find(name: str) -> StreamConfig | None:
+    def _among_others(self, config: ApiStreamConfig, request: StreamConfigRequest) -> ApiStreamConfig:
+        def find(name: str) -> ApiStreamConfig | None:
             stream = self.streams.get(name)
             return stream.config if stream is not None else None
 
@@ -389,7 +389,7 @@ class JetStreamEngine:
         self.tick.touch_stream(stream)
         self.advisories.consumer_action(stream.name, name, "delete")
 
-    def new_stream(self, config: StreamConfig, store: Any, created: int) -> StreamReplica:
+    def new_stream(self, config: ApiStreamConfig, store: Any, created: int) -> StreamReplica:
         """Constructs a stream with its store, without subscriptions."""
         stream = StreamReplica(
             config,
@@ -408,7 +408,7 @@ class JetStreamEngine:
         stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")
         return stream
 
-    def _check_consumer_limits(self, stream: StreamReplica, config: StreamConfig) -> None:
+    def _check_consumer_limits(self, stream: StreamReplica, config: ApiStreamConfig) -> None:
         """Rejects new limits below those of existing consumers (10069)."""
         before, limits = stream.config.consumer_limits, config.consumer_limits
         if limits == before:
@@ -423,7 +423,7 @@ class JetStreamEngine:
             err = f"change to limits violates consumers: {', '.join(violated)}"
             raise codes.STREAM_UPDATE.exception(err=err)
 
-    def _check_overlap(self, config: StreamConfig) -> None:
+    def _check_overlap(self, config: ApiStreamConfig) -> None:
         with bounded(stream_config.refuse):
             if self.claims.collide(config.name, config.subjects):
                 raise codes.STREAM_SUBJECT_OVERLAP.exception(stream=config.name)

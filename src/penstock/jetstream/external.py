@@ -36,8 +36,8 @@ from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import (
     AckPolicy,
+    ApiConsumerConfig,
     ApiError,
-    ConsumerConfig,
     ConsumerCreateRequest,
     ConsumerCreateResponse,
     DecodeError,
@@ -197,7 +197,7 @@ class ExternalReader:
         )
         self._engine.tick.defer(lambda: self._send(reply.encode(), header, b""))
 
-    def _config(self, deliver_subject: str) -> ConsumerConfig:
+    def _config(self, deliver_subject: str) -> ApiConsumerConfig:
         source_state, source, log = self.source_state, self.source_state.source, self.stream.log
         about = "mirror" if source_state.is_mirror else "src"
         account = self._engine.config.account
@@ -207,7 +207,7 @@ class ExternalReader:
             since = max(since, format_time(log.last_ts))
         policy = DeliverPolicy.BY_START_TIME if since else DeliverPolicy.ALL
         filters = [one.decode() for one in source_state.filters]
-        return ConsumerConfig(
+        return ApiConsumerConfig(
             name=consumer_name(self._engine, self.stream, source_state),
             deliver_subject=deliver_subject,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE if seq else policy,

@@ -44,10 +44,10 @@ from penstock.protocol import snapshot_archive
 from penstock.protocol.api import (
     TYPE_PREFIX,
     AckPolicy,
-    ConsumerConfig,
+    ApiConsumerConfig,
+    ApiStreamConfig,
     ErrorResponse,
     StorageType,
-    StreamConfig,
     StreamCreateResponse,
     StreamState,
     decode,
@@ -86,7 +86,7 @@ class Restore:
     """One restore. fields: those of its advisories besides stream and times (`client`)."""
 
     def __init__(
-        self, engine: JetStreamEngine, config: StreamConfig, *, fields: dict[str, Any], now: int
+        self, engine: JetStreamEngine, config: ApiStreamConfig, *, fields: dict[str, Any], now: int
     ) -> None:
         self.config = config
         self.deliver_subject = f"$JS.SNAPSHOT.RESTORE.{config.name}.{engine.new_id()}"
@@ -429,7 +429,7 @@ def check_state(state: StreamState) -> None:
 
 
 def consumer_snapshot(
-    config: ConsumerConfig, state: snapshot_archive.ArchivedState, last_seq: int
+    config: ApiConsumerConfig, state: snapshot_archive.ArchivedState, last_seq: int
 ) -> Generator[int, None, bytes]:
     """The stored form of an archived consumer state; yields work. Raises ProtocolError, DecodeError or
     ValueError for an invalid state."""

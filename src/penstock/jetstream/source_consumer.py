@@ -18,7 +18,7 @@ from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
 from penstock.kernels.ingest.copying import settle_upto
-from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from penstock.protocol.api import AckPolicy, ApiConsumerConfig, DeliverPolicy
 from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def make(
     metadata = {f"_nats.{about}.acc": engine.config.account, f"_nats.{about}.stream": stream.name}
     if engine.config.domain:
         metadata[f"_nats.{about}.domain"] = engine.config.domain
-    config = ConsumerConfig(
+    config = ApiConsumerConfig(
         durable_name=name,
         name=name,
         deliver_policy=DeliverPolicy.BY_START_SEQUENCE if start_seq > 1 else DeliverPolicy.ALL,

@@ -31,7 +31,7 @@ from penstock.jetstream.external import ExternalReader
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.stream.source_config import start_ns
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import ApiError, StreamSourceInfo
+from penstock.protocol.api import ApiError, ApiStreamSourceInfo
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
@@ -349,7 +349,7 @@ class Sourcing:
 
     def infos(
         self, stream: StreamReplica, now: int
-    ) -> tuple[StreamSourceInfo | None, list[StreamSourceInfo]]:
+    ) -> tuple[ApiStreamSourceInfo | None, list[ApiStreamSourceInfo]]:
         """The info of a stream's mirror, and of its sources."""
         infos = [
             _info(reader, now, self._failed.get(reader)) for reader in self._readers.get(stream.name, ())
@@ -369,9 +369,9 @@ class Sourcing:
         return None
 
 
-def _info(reader: Reader, now: int, failure: ApiError | None) -> StreamSourceInfo:
+def _info(reader: Reader, now: int, failure: ApiError | None) -> ApiStreamSourceInfo:
     source_state, source = reader.source_state, reader.source_state.source
-    return StreamSourceInfo(
+    return ApiStreamSourceInfo(
         name=source.name,
         external=source.external,
         lag=reader.lag(),

@@ -30,12 +30,12 @@ from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
+    ApiStreamConfig,
     DiscardPolicy,
     PersistMode,
     Placement,
     RetentionPolicy,
     StorageType,
-    StreamConfig,
     StreamConfigRequest,
 )
 from penstock.protocol.durations import format_duration
@@ -56,7 +56,7 @@ def refuse(text: str) -> JetStreamApiError:
     return codes.STREAM_INVALID_CONFIG.exception(err=text)
 
 
-def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
+def checked(request: StreamConfigRequest, engine: EngineConfig) -> ApiStreamConfig:
     """The configuration that a request for a new stream asks for, with defaults filled in.
 
     Raises JetStreamApiError: 10120 without limits for so many replicas, 10128 and 10052 for the name, 10133
@@ -73,13 +73,13 @@ def checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
     return config
 
 
-def restored(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
+def restored(request: StreamConfigRequest, engine: EngineConfig) -> ApiStreamConfig:
     """The configuration of a restored stream, which may be sealed. Raises like `checked`."""
     config = _checked(request, engine)
     return _sealed(config) if request.sealed else config
 
 
-def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
+def _checked(request: StreamConfigRequest, engine: EngineConfig) -> ApiStreamConfig:
     config = request.config()
     check_name(config.name)
     _check_texts(config)
@@ -98,7 +98,7 @@ def _checked(request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig
     return structs.replace(config, metadata=_stored_metadata(config))
 
 
-def updated(present: StreamConfig, request: StreamConfigRequest, engine: EngineConfig) -> StreamConfig:
+def updated(present: ApiStreamConfig, request: StreamConfigRequest, engine: EngineConfig) -> ApiStreamConfig:
     """The configuration after an update.
 
     Raises JetStreamApiError like `checked`, and 10052 for changes of immutable fields.
@@ -126,13 +126,13 @@ def check_name(name: str) -> None:
         raise refuse(f"stream name is too long, maximum allowed is {NAME_MAX}")
 
 
-def with_versions(config: StreamConfig, engine: EngineConfig) -> StreamConfig:
+def with_versions(config: ApiStreamConfig, engine: EngineConfig) -> ApiStreamConfig:
     """The configuration as responses show it, with the server's version and API level in its metadata."""
     metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
     return structs.replace(config, metadata=dict(sorted(metadata.items())))
 
 
-def required_level(config: StreamConfig) -> int:
+def required_level(config: ApiStreamConfig) -> int:
     """The lowest API level that supports this configuration (ADR-44)."""
     if config.allow_batched:
         return 4
@@ -146,28 +146,28 @@ def required_level(config: StreamConfig) -> int:
     return 1 if config.allow_msg_ttl or config.subject_delete_marker_ttl else 0
 
 
-def stored_level(config: StreamConfig) -> int:
+def stored_level(config: ApiStreamConfig) -> int:
     """The API level that a stored configuration requires: a later version may have written it."""
     text = config.metadata.get(REQUIRED_LEVEL_KEY, "0")
     return natural(text) or 0
 
 
-def same(one: StreamConfig, other: StreamConfig) -> bool:
+def same(one: ApiStreamConfig, other: ApiStreamConfig) -> bool:
     """Whether both configure the same stream. (A create request for an existing stream then succeeds.)"""
     return structs.replace(one, metadata=_own(one)) == structs.replace(other, metadata=_own(other))
 
 
-def _own(config: StreamConfig) -> dict[str, str]:
+def _own(config: ApiStreamConfig) -> dict[str, str]:
     return {key: value for key, value in config.metadata.items() if not key.startswith("_nats.")}
 
 
-def _stored_metadata(config: StreamConfig) -> dict[str, str]:
+def _stored_metadata(config: ApiStreamConfig) -> dict[str, str]:
     metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
     metadata[REQUIRED_LEVEL_KEY] = str(required_level(config))
     return dict(sorted(metadata.items()))
 
 
-def _check_texts(config: StreamConfig) -> None:
+def _check_texts(config: ApiStreamConfig) -> None:
     if len(config.description.encode()) > DESCRIPTION_MAX:
         raise refuse(f"stream description is too long, maximum allowed is {DESCRIPTION_MAX}")
     metadata = _stored_metadata(config)
@@ -187,7 +187,7 @@ def _check_texts(config: StreamConfig) -> None:
 _LIMITS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers")
 
 
-def _with_defaults(config: StreamConfig, engine: EngineConfig, *, pedantic: bool) -> StreamConfig:
+def _with_defaults(config: ApiStreamConfig, engine: EngineConfig, *, pedantic: bool) -> ApiStreamConfig:
     changes: dict[str, object] = {}
     for name in _LIMITS:
         value = getattr(config, name)
@@ -213,7 +213,7 @@ def _with_defaults(config: StreamConfig, engine: EngineConfig, *, pedantic: bool
     return structs.replace(config, **changes)
 
 
-def _with_markers(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
+def _with_markers(config: ApiStreamConfig, *, pedantic: bool) -> ApiStreamConfig:
     """Delete markers need TTLs and roll-ups, and enable them."""
     marker_ttl = config.subject_delete_marker_ttl
     if marker_ttl < 0:
@@ -231,7 +231,7 @@ def _with_markers(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
     return config
 
 
-def _with_schedules(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
+def _with_schedules(config: ApiStreamConfig, *, pedantic: bool) -> ApiStreamConfig:
     """Schedules need roll-ups, and enable them."""
     if not config.allow_msg_schedules or config.allow_msg_counter:  # the checks of counters reject both
         return config
@@ -248,7 +248,7 @@ def _with_schedules(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
     return structs.replace(config, allow_rollup_hdrs=True, deny_purge=False)
 
 
-def _check_ages(config: StreamConfig, window_max: int) -> None:
+def _check_ages(config: ApiStreamConfig, window_max: int) -> None:
     age, window = config.max_age, config.duplicate_window
     if age < 0:
         raise refuse("max age can not be negative")
@@ -265,7 +265,7 @@ def _check_ages(config: StreamConfig, window_max: int) -> None:
         raise refuse("duplicates window needs to be >= 100ms")
 
 
-def _check_policies(config: StreamConfig) -> None:
+def _check_policies(config: ApiStreamConfig) -> None:
     if config.allow_batched and config.mirror is not None:
         raise codes.MIRROR_WITH_BATCH_PUBLISH.exception()
     if config.placement is not None and config.placement.preferred:
@@ -288,7 +288,7 @@ def _check_policies(config: StreamConfig) -> None:
             raise refuse("async persist mode is not supported with atomic batch publish")
 
 
-def _check_counter(config: StreamConfig) -> None:
+def _check_counter(config: ApiStreamConfig) -> None:
     if config.discard is DiscardPolicy.NEW:
         raise refuse("counter stream cannot use discard new")
     if config.allow_msg_ttl:
@@ -299,7 +299,7 @@ def _check_counter(config: StreamConfig) -> None:
         raise refuse("counter stream can only use limits retention")
 
 
-def _with_renaming(config: StreamConfig, *, pedantic: bool) -> StreamConfig:
+def _with_renaming(config: ApiStreamConfig, *, pedantic: bool) -> ApiStreamConfig:
     """Checks the subject transform and republish, and fills in the latter's defaults."""
     transform = config.subject_transform
     if transform is not None:
@@ -335,7 +335,7 @@ _NO_ACK_AREAS = (
 )
 
 
-def _check_subjects(config: StreamConfig) -> None:
+def _check_subjects(config: ApiStreamConfig) -> None:
     count = len(config.subjects)
     if count > SUBJECTS_MAX:
         raise refuse(f"the stream has {count} subjects, at most {SUBJECTS_MAX} are allowed")
@@ -357,7 +357,7 @@ def _check_subjects(config: StreamConfig) -> None:
         raise refuse(f'subject "{pair[0]}" overlaps with "{pair[1]}"')
 
 
-def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: bool) -> None:
+def _check_unchanged(present: ApiStreamConfig, config: ApiStreamConfig, *, sealed: bool) -> None:
     if config.name != present.name:
         raise refuse("stream configuration name must match original")
     if config.storage is not present.storage:
@@ -384,7 +384,7 @@ def _check_unchanged(present: StreamConfig, config: StreamConfig, *, sealed: boo
         raise refuse("stream configuration update can not change persist mode")
 
 
-def _sealed(config: StreamConfig) -> StreamConfig:
+def _sealed(config: ApiStreamConfig) -> ApiStreamConfig:
     """A sealed stream keeps its messages forever."""
     return structs.replace(
         config,

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from penstock.errors import ProtocolError
-from penstock.protocol.api import ConsumerConfig, decode
+from penstock.protocol.api import ApiConsumerConfig, decode
 
 MARK = b"NATSARC1"
 STATE_NAME = "state.json"
@@ -69,7 +69,7 @@ class ArchivedState(msgspec.Struct, frozen=True, omit_defaults=True):
 class ArchivedConsumer(msgspec.Struct, frozen=True):
     """The content of a consumer's entry."""
 
-    config: ConsumerConfig
+    config: ApiConsumerConfig
     state: ArchivedState
 
 

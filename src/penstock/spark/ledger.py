@@ -109,7 +109,7 @@ class Ledger:
         return True
 
     def _create_bucket(self, connection: BlockingConnection) -> None:
-        config = api.StreamConfig(
+        config = api.ApiStreamConfig(
             name=self.bucket,
             subjects=[f"$KV.{self.options.ledger}.>"],
             max_msgs_per_subject=1,

@@ -63,7 +63,7 @@ def sequence_at_time(connection: BlockingConnection, stream: str, when: str) -> 
     Creates a consumer that starts at that time and reads its start sequence, which works with every server
     version.
     """
-    config = api.ConsumerConfig(
+    config = api.ApiConsumerConfig(
         name=_consumer_name(),
         deliver_policy=api.DeliverPolicy.BY_START_TIME,
         opt_start_time=when,
@@ -242,7 +242,7 @@ class ConsumerSession(RangeSession):
     def start_consumer(self) -> int:
         """Create the consumer and return how many messages match."""
         filters = self.options.subjects
-        config = api.ConsumerConfig(
+        config = api.ApiConsumerConfig(
             name=self.consumer,
             deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=self.builder.next_seq,
@@ -383,7 +383,7 @@ def _consumer_name() -> str:
 
 
 def _create_consumer(
-    connection: BlockingConnection, stream: str, config: api.ConsumerConfig
+    connection: BlockingConnection, stream: str, config: api.ApiConsumerConfig
 ) -> api.ConsumerCreateResponse:
     request = api.ConsumerCreateRequest(stream_name=stream, config=config, action=api.ConsumerAction.CREATE)
     try:

@@ -11,7 +11,7 @@ import penstock.client
 from penstock.client import JetStream, Stream
 from penstock.client.schedules import area_for, areas_of
 from penstock.errors import JetStreamApiError, MisuseError, NoStreamError
-from penstock.protocol.api import StreamConfig
+from penstock.protocol.api import ApiStreamConfig
 from tests.support.nats_servers import until
 
 pytestmark = pytest.mark.feature("client.schedules", "stream.schedules")
@@ -123,5 +123,5 @@ async def test_a_stream_without_schedules_says_so(js: JetStream) -> None:
 )
 def test_where_messages_wait(subjects: list[str], target: str, area: str, areas: list[str]) -> None:
     """schedules"""
-    config = StreamConfig(name="S", subjects=subjects)
+    config = ApiStreamConfig(name="S", subjects=subjects)
     assert (area_for(config, target), areas_of(config)) == (area, areas)

@@ -21,7 +21,7 @@ import pytest
 from penstock.jetstream.api.api_table import ApiRequest
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.stream.stream_replica import StreamReplica
-from penstock.protocol.api import StreamConfig
+from penstock.protocol.api import ApiStreamConfig
 from penstock.server.session import Session
 from penstock.store.streamfiles import FileStreamStore
 from tests.support.fault_scenario import Scenario, running
@@ -46,7 +46,7 @@ def of(value: Any, streams: frozenset[str], users: frozenset[str]) -> bool:
         value = getattr(value, "stream", None)
     if isinstance(value, StreamReplica):
         value = getattr(value, "config", None)
-    return isinstance(value, (FileStreamStore, StreamConfig)) and getattr(value, "name", "") in streams
+    return isinstance(value, (FileStreamStore, ApiStreamConfig)) and getattr(value, "name", "") in streams
 
 
 def is_victims(value: Any) -> bool:

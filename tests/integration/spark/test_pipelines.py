@@ -12,7 +12,7 @@ from penstock import errors
 from penstock.cli.main import main
 from penstock.spark.pipelines import archive as archive_module
 from penstock.spark.pipelines.archive import archive, totals_of
-from penstock.spark.pipelines.dead_letters import analyse, redrive
+from penstock.spark.pipelines.dead_letter_tools import analyse, redrive
 from penstock.spark.pipelines.enrich import Enriched, JoinSide, enrich
 from penstock.spark.pipelines.manifest import Manifest
 from penstock.spark.pipelines.replay import archived, replay, table

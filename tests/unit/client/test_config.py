@@ -16,12 +16,12 @@ from penstock.protocol import api
 pytestmark = pytest.mark.feature("client.jetstream-context")
 
 PAIRS = [
-    (StreamConfig, api.StreamConfig),
-    (ConsumerConfig, api.ConsumerConfig),
-    (StreamConsumerLimits, api.StreamConsumerLimits),
-    (config.StreamInfo, api.StreamInfo),
-    (config.ConsumerInfo, api.ConsumerInfo),
-    (config.StreamSourceInfo, api.StreamSourceInfo),
+    (StreamConfig, api.ApiStreamConfig),
+    (ConsumerConfig, api.ApiConsumerConfig),
+    (StreamConsumerLimits, api.ApiStreamConsumerLimits),
+    (config.StreamInfo, api.ApiStreamInfo),
+    (config.ConsumerInfo, api.ApiConsumerInfo),
+    (config.StreamSourceInfo, api.ApiStreamSourceInfo),
 ]
 
 
@@ -57,7 +57,7 @@ def test_a_timedelta_given_to_the_class_itself_is_converted_too() -> None:
 
 @given(st.integers(0, 104 * 86400 * 10**6))
 def test_durations_of_microseconds_survive_the_way_there_and_back(microseconds: int) -> None:
-    wire = api.StreamConfig(name="S", max_age=microseconds * 1000)
+    wire = api.ApiStreamConfig(name="S", max_age=microseconds * 1000)
     assert to_wire(config.stream_config(wire)).max_age == wire.max_age
 
 
@@ -76,7 +76,7 @@ def test_metadata_named_like_a_duration_stays_as_it_is() -> None:
 def test_direct_gets_are_allowed_unless_switched_off() -> None:
     assert to_wire(StreamConfig(name="S")).allow_direct
     assert not to_wire(StreamConfig(name="S", allow_direct=False)).allow_direct
-    assert not config.stream_config(api.StreamConfig(name="S")).allow_direct
+    assert not config.stream_config(api.ApiStreamConfig(name="S")).allow_direct
 
 
 def test_a_value_the_wire_does_not_carry_names_its_field() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.jetstream.stream.stream_replica import StreamMeta
 from penstock.protocol.api import (
+    ApiStreamConfig,
     DecodeError,
     ExternalStream,
-    StreamConfig,
     StreamPurgeRequest,
     StreamSource,
     decode,
@@ -40,9 +40,9 @@ def test_a_number_that_no_type_holds_is_an_unknown_field_like_any_other(number: 
 
 def test_an_unknown_field_is_found_at_any_depth() -> None:
     data = b'{"name":"S","sources":[{"name":"a"},{"name":"b","external":{"api":"x","depth":1e400}}]}'
-    assert unknown_field(decode(StreamConfig, data), data) == "depth"
-    assert unknown_field(decode(StreamConfig, b'{"name":"\xff"}'), b'{"name":"\xff"}') is None
-    assert unknown_field(decode(StreamConfig, b'{"\xff":1}'), b'{"\xff":1}') == "\ufffd"
+    assert unknown_field(decode(ApiStreamConfig, data), data) == "depth"
+    assert unknown_field(decode(ApiStreamConfig, b'{"name":"\xff"}'), b'{"name":"\xff"}') is None
+    assert unknown_field(decode(ApiStreamConfig, b'{"\xff":1}'), b'{"\xff":1}') == "\ufffd"
 
 
 @pytest.mark.parametrize("number", HUGE)
@@ -95,7 +95,7 @@ def test_a_prefix_for_deliveries_leaves_room_for_what_is_added(field: str, lengt
     js.wait_until(js.now + 10_000_000_000)
 
 
-def poisoned(path: Path, name: str, config: StreamConfig) -> None:
+def poisoned(path: Path, name: str, config: ApiStreamConfig) -> None:
     """What an earlier version kept."""
     no_limit = dict.fromkeys(("max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size"), -1)
     config = msgspec.structs.replace(config, **no_limit)
@@ -107,8 +107,8 @@ def poisoned(path: Path, name: str, config: StreamConfig) -> None:
 def test_a_kept_stream_with_such_a_subject_is_offline_and_the_others_work(
     tmp_path: Path, noted_faults: list[BaseException]
 ) -> None:
-    poisoned(tmp_path, "A", StreamConfig(name="A", subjects=["a", LONG]))
-    poisoned(tmp_path, "B", StreamConfig(name="B", subjects=["b"]))
+    poisoned(tmp_path, "A", ApiStreamConfig(name="A", subjects=["a", LONG]))
+    poisoned(tmp_path, "B", ApiStreamConfig(name="B", subjects=["b"]))
     before = {path: path.read_bytes() for path in tmp_path.rglob("meta")}
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
@@ -129,7 +129,7 @@ def test_a_kept_source_with_such_a_prefix_is_read_no_more_and_says_so(
     tmp_path: Path, noted_faults: list[BaseException]
 ) -> None:
     external = ExternalStream(api="$JS.B.API", deliver="d" * 40_000)
-    poisoned(tmp_path, "A", StreamConfig(name="A", sources=[StreamSource(name="O", external=external)]))
+    poisoned(tmp_path, "A", ApiStreamConfig(name="A", sources=[StreamSource(name="O", external=external)]))
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
     js.create("B", "b")

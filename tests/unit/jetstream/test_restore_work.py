@@ -20,7 +20,7 @@ from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
 from penstock.kernels.consumer.ack_state import AckState
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import snapshot_archive as archive
-from penstock.protocol.api import ConsumerConfig, StorageType, StreamState, decode, encode
+from penstock.protocol.api import ApiConsumerConfig, StorageType, StreamState, decode, encode
 from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.protocol.snapshot_archive import (
     CONSUMER_MAX,
@@ -169,7 +169,7 @@ def test_a_turn_takes_only_so_many_chunks() -> None:
 
 
 def consumer_entry(name: str, size: int) -> bytes:
-    config = ConsumerConfig(durable_name=name, description="x" * 4000, metadata={"x": "y" * size})
+    config = ApiConsumerConfig(durable_name=name, description="x" * 4000, metadata={"x": "y" * size})
     return pack_entry(
         ArchiveEntry(CONSUMER_PREFIX + name, 0, encode(ArchivedConsumer(config, ArchivedState())))
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.kernels.wire.sinks import DirtyList
-from penstock.protocol.api import DiscardPolicy, StreamConfig
+from penstock.protocol.api import ApiStreamConfig, DiscardPolicy
 from penstock.store.memory import MemoryStreamStore
 from tests.reference.ingest import StreamModel, encode
 
@@ -23,7 +23,7 @@ Publish = tuple[bytes, dict[str, str], bytes]
 
 
 def make_stream(**settings: Any) -> StreamReplica:
-    config = StreamConfig(**{"name": "S", "subjects": ["s.>"], **NO_LIMITS, **settings})
+    config = ApiStreamConfig(**{"name": "S", "subjects": ["s.>"], **NO_LIMITS, **settings})
     store = MemoryStreamStore({}, "S", b"", storage=config.storage.value)
     return StreamReplica(config, store, created=1, domain="", api_level=3, dirty=DirtyList())
 
@@ -77,7 +77,7 @@ def test_a_plain_publish_is_acked_with_its_sequence() -> None:
 
 def test_the_domain_stands_in_the_ack() -> None:
     store = MemoryStreamStore({}, "S", b"", storage="file")
-    config = StreamConfig(name="S", subjects=["s"], **NO_LIMITS)
+    config = ApiStreamConfig(name="S", subjects=["s"], **NO_LIMITS)
     stream = StreamReplica(config, store, created=1, domain="hub", api_level=3, dirty=DirtyList())
     assert put_one(stream, b"s") == {"stream": "S", "domain": "hub", "seq": 1}
 

@@ -10,11 +10,11 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream import stream_config as rules
 from penstock.jetstream.limits import EngineConfig
 from penstock.protocol.api import (
+    ApiStreamConfig,
     DiscardPolicy,
     PersistMode,
     Placement,
     StorageType,
-    StreamConfig,
     StreamConfigRequest,
     StreamConsumerSource,
     StreamSource,
@@ -27,7 +27,7 @@ ENGINE = EngineConfig(version="2.14.0", api_level=3)
 SECOND = 1_000_000_000
 
 
-def checked(**fields: Any) -> StreamConfig:
+def checked(**fields: Any) -> ApiStreamConfig:
     return rules.checked(StreamConfigRequest(**{"name": "S", "subjects": ["s"], **fields}), ENGINE)
 
 
@@ -207,7 +207,7 @@ def test_versions_are_shown_and_not_stored() -> None:
     assert not rules.same(stored, checked(metadata={"k": "w"}))
 
 
-def updated(present: StreamConfig, **fields: Any) -> StreamConfig:
+def updated(present: ApiStreamConfig, **fields: Any) -> ApiStreamConfig:
     return rules.updated(present, StreamConfigRequest(**{"name": "S", "subjects": ["s"], **fields}), ENGINE)
 
 

@@ -52,7 +52,7 @@ OFFICIAL_STREAM_INFO = json.loads(
 @pytest.mark.parametrize(
     ("kind", "official"),
     [
-        (api.StreamConfig, OFFICIAL_STREAM_CONFIG),
+        (api.ApiStreamConfig, OFFICIAL_STREAM_CONFIG),
         (api.ConsumerInfoResponse, OFFICIAL_CONSUMER_INFO),
         (api.AccountInfoResponse, OFFICIAL_ACCOUNT_INFO),
         (api.StreamInfoResponse, OFFICIAL_STREAM_INFO),
@@ -81,7 +81,7 @@ def test_unknown_fields_and_nulls_are_accepted() -> None:
     )
     assert config.subjects == []
     assert config.pedantic
-    assert config.config() == api.StreamConfig(name="S")
+    assert config.config() == api.ApiStreamConfig(name="S")
 
 
 def test_an_empty_body_is_a_request_with_nothing_set() -> None:
@@ -138,7 +138,7 @@ def test_message_bodies_are_base64_on_the_wire() -> None:
 
 
 def test_a_configuration_is_frozen_and_replaced() -> None:
-    config = api.StreamConfig(name="S")
+    config = api.ApiStreamConfig(name="S")
     with pytest.raises(AttributeError):
         config.name = "T"  # type: ignore[misc]
     assert msgspec.structs.replace(config, max_msgs=5).max_msgs == 5
@@ -185,8 +185,8 @@ def test_what_is_no_utf8_becomes_the_replacement_character() -> None:
 
 
 def test_nulls_and_bad_utf8_are_put_up_with_in_bodies_of_a_bounded_size() -> None:
-    def read(body: bytes, size: int) -> api.StreamConfig:
-        return api.decode(api.StreamConfig, body % (b"x" * size))
+    def read(body: bytes, size: int) -> api.ApiStreamConfig:
+        return api.decode(api.ApiStreamConfig, body % (b"x" * size))
 
     null, bad = b'{"max_msgs":null,"description":"%s"}', b'{"name":"\xff","description":"%s"}'
     for size in (10, base.REPAIR_MAX - 100):

@@ -29,11 +29,11 @@ from penstock.protocol import headers
 from penstock.protocol.api import (
     TYPE_PREFIX,
     AckPolicy,
+    ApiConsumerConfig,
+    ApiConsumerInfo,
     ConsumerAction,
-    ConsumerConfig,
     ConsumerCreateRequest,
     ConsumerCreateResponse,
-    ConsumerInfo,
     ConsumerInfoResponse,
     ConsumerListResponse,
     ConsumerNamesResponse,
@@ -77,7 +77,7 @@ def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateRespon
     return answer
 
 
-def _requested_name(request: ApiRequest, config: ConsumerConfig) -> str:
+def _requested_name(request: ApiRequest, config: ApiConsumerConfig) -> str:
     """The name in the subject, or "". Rejects a configuration with a different name or filter."""
     if len(request.args) == 1:
         if config.durable_name:
@@ -265,8 +265,8 @@ def _page(engine: JetStreamEngine, request: ApiRequest, size: int) -> tuple[list
     return [stream.consumers[name] for name in names[offset : offset + size]], offset, len(names)
 
 
-def _fields(consumer_info: ConsumerInfo) -> dict[str, Any]:
-    return {name: getattr(consumer_info, name) for name in ConsumerInfo.__struct_fields__}
+def _fields(consumer_info: ApiConsumerInfo) -> dict[str, Any]:
+    return {name: getattr(consumer_info, name) for name in ApiConsumerInfo.__struct_fields__}
 
 
 def _created(
@@ -346,14 +346,14 @@ def create_consumer(
     return consumer
 
 
-def _check_dead_letter_stream(engine: JetStreamEngine, config: ConsumerConfig) -> None:
+def _check_dead_letter_stream(engine: JetStreamEngine, config: ApiConsumerConfig) -> None:
     subject = subject_of(config)
     if subject and not engine.index.has_interest(subject.encode()):
         raise rules.refuse(f"no stream takes the dead letter subject {subject!r}: create that stream first")
 
 
 def _updated(
-    present: ConsumerReplica, config: ConsumerConfig, action: ConsumerAction, now: int
+    present: ConsumerReplica, config: ApiConsumerConfig, action: ConsumerAction, now: int
 ) -> ConsumerReplica:
     is_same = rules.same(present.config, config)
     if is_same and not config.sourcing:
@@ -379,7 +379,7 @@ def _unused_name(engine: JetStreamEngine, stream: StreamReplica) -> str:
             return name
 
 
-def _check_capacity(engine: JetStreamEngine, stream: StreamReplica, config: ConsumerConfig) -> None:
+def _check_capacity(engine: JetStreamEngine, stream: StreamReplica, config: ApiConsumerConfig) -> None:
     if config.direct or config.sourcing:
         return
     if not engine.config.has_tier(1):

@@ -21,13 +21,13 @@ from penstock.kernels.log.stream_log import StoredRecord
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import (
     TYPE_PREFIX,
+    ApiStreamInfo,
     ClusterInfo,
     MsgDeleteRequest,
     MsgGetRequest,
     MsgGetResponse,
     StoredMessageBody,
     StreamCreateResponse,
-    StreamInfo,
     StreamInfoRequest,
     StreamInfoResponse,
     StreamListResponse,
@@ -103,7 +103,7 @@ def listing(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None
     for stream in streams:
         if engine.streams.get(stream.name) is not stream:
             continue  # deleted since the first slice
-        one = StreamInfo(
+        one = ApiStreamInfo(
             config=stream.config,
             created=format_time(stream.created),
             state=stream.state(),
@@ -237,7 +237,7 @@ def _config_request(
 def _info(
     engine: JetStreamEngine, stream: StreamReplica, now: int, *, deleted: bool = False
 ) -> dict[str, Any]:
-    """The fields of a StreamInfo."""
+    """The fields of an ApiStreamInfo."""
     return {
         "config": stream_config.with_versions(stream.config, engine.config),
         "created": format_time(stream.created),

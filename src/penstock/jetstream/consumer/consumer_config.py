@@ -29,11 +29,11 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
     AckPolicy,
-    ConsumerConfig,
+    ApiConsumerConfig,
+    ApiStreamConfig,
     DeliverPolicy,
     PriorityPolicy,
     RetentionPolicy,
-    StreamConfig,
 )
 from penstock.protocol.durations import (
     NS_PER_MS,
@@ -74,18 +74,18 @@ def name_in_use() -> JetStreamApiError:
     return codes.CONSUMER_NAME_EXIST.exception()
 
 
-def filters_of(config: ConsumerConfig) -> list[str]:
+def filters_of(config: ApiConsumerConfig) -> list[str]:
     """The filter subjects; empty for all."""
     return [config.filter_subject] if config.filter_subject else list(config.filter_subjects)
 
 
-def is_push(config: ConsumerConfig) -> bool:
+def is_push(config: ApiConsumerConfig) -> bool:
     return bool(config.deliver_subject)
 
 
 def checked(
-    request: ConsumerConfig, stream: StreamConfig, engine: EngineConfig, *, pedantic: bool = False
-) -> ConsumerConfig:
+    request: ApiConsumerConfig, stream: ApiStreamConfig, engine: EngineConfig, *, pedantic: bool = False
+) -> ApiConsumerConfig:
     """The configuration that a request asks for on `stream`, with defaults filled in.
 
     Raises JetStreamApiError with the official server's codes, and 10012 for unsupported features.
@@ -109,7 +109,7 @@ def checked(
     return structs.replace(config, metadata=_stored_metadata(config))
 
 
-def check_update(present: ConsumerConfig, config: ConsumerConfig) -> None:
+def check_update(present: ApiConsumerConfig, config: ApiConsumerConfig) -> None:
     """Rejects changes of immutable fields (10012), and a backoff longer than max_deliver (10116)."""
     fixed = (
         ("deliver_policy", "deliver policy can not be updated"),
@@ -135,37 +135,37 @@ def check_update(present: ConsumerConfig, config: ConsumerConfig) -> None:
         raise refuse("max waiting can not be updated")
 
 
-def same(one: ConsumerConfig, other: ConsumerConfig) -> bool:
+def same(one: ApiConsumerConfig, other: ApiConsumerConfig) -> bool:
     """Whether both configure the same consumer, apart from the server's own metadata."""
     return structs.replace(one, metadata=_own(one)) == structs.replace(other, metadata=_own(other))
 
 
-def with_versions(config: ConsumerConfig, engine: EngineConfig) -> ConsumerConfig:
+def with_versions(config: ApiConsumerConfig, engine: EngineConfig) -> ApiConsumerConfig:
     """The configuration as responses show it, with the server's version and API level in its metadata."""
     metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
     return structs.replace(config, metadata=dict(sorted(metadata.items())))
 
 
-def ack_waits_ns(config: ConsumerConfig) -> list[int]:
+def ack_waits_ns(config: ApiConsumerConfig) -> list[int]:
     """Ack wait by number of deliveries; empty without redelivery."""
     if config.ack_policy not in _TIMED_POLICIES:
         return []
     return list(config.backoff) or [config.ack_wait]
 
 
-def sample_percent(config: ConsumerConfig) -> int:
+def sample_percent(config: ApiConsumerConfig) -> int:
     """How many of 100 acks make a metric."""
     if not config.sample_freq:  # called for each batch of acks
         return 0
     return min(natural(config.sample_freq.removesuffix("%")) or 0, 100)
 
 
-def key_token(config: ConsumerConfig) -> int:
+def key_token(config: ApiConsumerConfig) -> int:
     """Key-shared delivery: the position of the key's token in the subject, from 1; 0 without."""
     return natural(config.metadata.get(KEY_TOKEN, "0")) or 0
 
 
-def inactive_threshold_ns(config: ConsumerConfig) -> int:
+def inactive_threshold_ns(config: ApiConsumerConfig) -> int:
     """How long the consumer may be unused before it is removed; 0: no limit."""
     if config.inactive_threshold:
         return config.inactive_threshold
@@ -173,8 +173,8 @@ def inactive_threshold_ns(config: ConsumerConfig) -> int:
 
 
 def _with_defaults(
-    config: ConsumerConfig, stream: StreamConfig, engine: EngineConfig, *, pedantic: bool
-) -> ConsumerConfig:
+    config: ApiConsumerConfig, stream: ApiStreamConfig, engine: EngineConfig, *, pedantic: bool
+) -> ApiConsumerConfig:
     changes: dict[str, object] = {}
     floors = {
         "max_deliver": -1,
@@ -232,14 +232,14 @@ def _with_defaults(
     return structs.replace(config, **changes)
 
 
-def _check_limits_named(config: ConsumerConfig, stream: StreamConfig) -> None:
+def _check_limits_named(config: ApiConsumerConfig, stream: ApiStreamConfig) -> None:
     """A pedantic request must name the values that the stream limits. Raises JetStreamApiError 10157."""
     for name in ("max_ack_pending", "inactive_threshold"):
         if getattr(stream.consumer_limits, name) > 0 and getattr(config, name) == 0:
             raise codes.PEDANTIC.exception(err=f"{name} must be set if it's configured in stream limits")
 
 
-def is_left_to_default(config: ConsumerConfig, stream: StreamConfig) -> bool:
+def is_left_to_default(config: ApiConsumerConfig, stream: ApiStreamConfig) -> bool:
     """Whether the configuration leaves its inactive threshold to the server.
 
     The official server compares the request with the stored configuration, and only the latter has the
@@ -249,7 +249,7 @@ def is_left_to_default(config: ConsumerConfig, stream: StreamConfig) -> bool:
     return not (config.durable_name or config.inactive_threshold or stream.consumer_limits.inactive_threshold)
 
 
-def _check_names(config: ConsumerConfig) -> None:
+def _check_names(config: ApiConsumerConfig) -> None:
     for what, name in (("name", config.name), ("durable name", config.durable_name)):
         if name and not subjects.is_valid_name(name):
             raise codes.STREAM_INVALID_CONFIG.exception(err=_ASSET_NAME.format(what=what))
@@ -259,7 +259,7 @@ def _check_names(config: ConsumerConfig) -> None:
         raise codes.CONSUMER_CREATE_DURABLE_AND_NAME_MISMATCH.exception()
 
 
-def _check_replicas(config: ConsumerConfig, stream: StreamConfig) -> None:
+def _check_replicas(config: ApiConsumerConfig, stream: ApiStreamConfig) -> None:
     if config.num_replicas < 0:
         raise codes.REPLICAS_COUNT_CANNOT_BE_NEGATIVE.exception()
     if config.num_replicas > 1:
@@ -270,7 +270,7 @@ def _check_replicas(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise codes.CONSUMER_REPLICAS_SHOULD_MATCH_STREAM.exception()
 
 
-def _check_waits(config: ConsumerConfig) -> None:
+def _check_waits(config: ApiConsumerConfig) -> None:
     if len(config.backoff) > BACKOFFS_MAX:
         count = len(config.backoff)
         raise refuse(f"the consumer has {count} backoff values, at most {BACKOFFS_MAX} are allowed")
@@ -284,7 +284,7 @@ def _check_waits(config: ConsumerConfig) -> None:
         raise codes.CONSUMER_MAX_DELIVER_BACKOFF.exception()
 
 
-def _check_flow_policy(config: ConsumerConfig) -> None:
+def _check_flow_policy(config: ApiConsumerConfig) -> None:
     """Flow control responses are its acks: requires flow control, and excludes settings about other acks."""
     if not is_push(config):
         raise codes.CONSUMER_ACK_FC_REQUIRES_PUSH.exception()
@@ -300,7 +300,7 @@ def _check_flow_policy(config: ConsumerConfig) -> None:
         raise codes.CONSUMER_ACK_FC_REQUIRES_NO_MAX_DELIVER.exception()
 
 
-def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
+def _check_push(config: ApiConsumerConfig, stream: ApiStreamConfig) -> None:
     if subjects.has_wildcard(config.deliver_subject):
         raise codes.CONSUMER_DELIVER_TO_WILDCARDS.exception()
     if not subjects.is_valid_subject(config.deliver_subject):
@@ -317,7 +317,7 @@ def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise codes.CONSUMER_WITH_FLOW_CONTROL_NEEDS_HEARTBEATS.exception()
 
 
-def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
+def _check_pull(config: ApiConsumerConfig, stream: ApiStreamConfig) -> None:
     if config.ack_policy is AckPolicy.NONE and stream.retention is RetentionPolicy.WORKQUEUE:
         raise codes.CONSUMER_PULL_REQUIRES_ACK.exception()
     if config.rate_limit_bps:
@@ -332,7 +332,7 @@ def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise codes.CONSUMER_DIRECT_REQUIRES_PUSH.exception()
 
 
-def _check_bounds(config: ConsumerConfig, stream: StreamConfig, engine: EngineConfig) -> None:
+def _check_bounds(config: ApiConsumerConfig, stream: ApiStreamConfig, engine: EngineConfig) -> None:
     batch_max = engine.max_request_batch
     if not is_push(config) and 0 < batch_max < config.max_batch:
         raise codes.CONSUMER_MAX_REQUEST_BATCH_EXCEEDED.exception(limit=batch_max)
@@ -347,7 +347,7 @@ def _check_bounds(config: ConsumerConfig, stream: StreamConfig, engine: EngineCo
         raise codes.CONSUMER_DIRECT_REQUIRES_EPHEMERAL.exception()
 
 
-def _check_filters(config: ConsumerConfig) -> None:
+def _check_filters(config: ApiConsumerConfig) -> None:
     if config.filter_subject and config.filter_subjects:
         raise codes.CONSUMER_DUPLICATE_FILTER_SUBJECTS.exception()
     if not all(config.filter_subjects):
@@ -372,7 +372,7 @@ _POLICY_NAMES = {
 }
 
 
-def _check_start(config: ConsumerConfig) -> None:
+def _check_start(config: ApiConsumerConfig) -> None:
     policy = config.deliver_policy
     rule = f"consumer delivery policy is deliver {_POLICY_NAMES[policy]}, but optional "
     if not 0 <= config.opt_start_seq < 2**64:
@@ -400,7 +400,7 @@ def _check_start(config: ConsumerConfig) -> None:
         raise codes.INVALID_JSON.exception(err=str(error)) from None
 
 
-def _check_texts(config: ConsumerConfig) -> None:
+def _check_texts(config: ApiConsumerConfig) -> None:
     if len(config.description.encode()) > DESCRIPTION_MAX:
         raise codes.CONSUMER_DESCRIPTION_TOO_LONG.exception(max=DESCRIPTION_MAX)
     if config.sample_freq and natural(config.sample_freq.removesuffix("%")) is None:
@@ -411,7 +411,7 @@ def _check_texts(config: ConsumerConfig) -> None:
         raise codes.CONSUMER_METADATA_LENGTH.exception(limit=f"{METADATA_MAX // 1024}KB")
 
 
-def _check_groups(config: ConsumerConfig) -> None:
+def _check_groups(config: ApiConsumerConfig) -> None:
     if config.priority_policy is PriorityPolicy.NONE:
         if config.priority_groups:
             raise codes.CONSUMER_PRIORITY_GROUP_WITH_POLICY_NONE.exception()
@@ -429,7 +429,7 @@ def _check_groups(config: ConsumerConfig) -> None:
             raise codes.CONSUMER_INVALID_GROUP_NAME.exception()
 
 
-def check_reset(config: ConsumerConfig, seq: int, first_by_time: int) -> None:
+def check_reset(config: ApiConsumerConfig, seq: int, first_by_time: int) -> None:
     """Rejects (10204) a reset to stream sequence `seq` that the deliver policy does not allow.
 
     first_by_time: the first sequence at or after opt_start_time.
@@ -447,7 +447,7 @@ def check_reset(config: ConsumerConfig, seq: int, first_by_time: int) -> None:
         raise codes.CONSUMER_INVALID_RESET.exception(err="not allowed")
 
 
-def _check_dead_letter(config: ConsumerConfig, stream: StreamConfig) -> None:
+def _check_dead_letter(config: ApiConsumerConfig, stream: ApiStreamConfig) -> None:
     """Rejects a dead letter subject that the consumer itself would deliver, which would be a loop."""
     subject = subject_of(config)
     if not subject:
@@ -464,7 +464,7 @@ def _check_dead_letter(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise refuse(f"{what} would be delivered by this consumer: name a subject of another stream")
 
 
-def _check_key_token(config: ConsumerConfig) -> None:
+def _check_key_token(config: ApiConsumerConfig) -> None:
     text = config.metadata.get(KEY_TOKEN)
     if text is None:
         return
@@ -474,21 +474,21 @@ def _check_key_token(config: ConsumerConfig) -> None:
         raise refuse(f"{KEY_TOKEN} needs ack policy explicit: the next message of a key waits for the ack")
 
 
-def _start_ns(config: ConsumerConfig) -> int | None:
+def _start_ns(config: ApiConsumerConfig) -> int | None:
     return parse_time(config.opt_start_time) if config.opt_start_time else None
 
 
-def start_ns(config: ConsumerConfig) -> int:
+def start_ns(config: ApiConsumerConfig) -> int:
     """opt_start_time in ns; 0 when there is none."""
     return _start_ns(config) or 0
 
 
-def pause_until_ns(config: ConsumerConfig) -> int:
+def pause_until_ns(config: ApiConsumerConfig) -> int:
     """When the pause ends, in ns, possibly in the past; 0 when the consumer is not paused."""
     return parse_time_or_zero(config.pause_until)
 
 
-def _checked_pause(config: ConsumerConfig) -> str | None:
+def _checked_pause(config: ApiConsumerConfig) -> str | None:
     try:
         until = pause_until_ns(config)
     except MisuseError as error:
@@ -496,11 +496,11 @@ def _checked_pause(config: ConsumerConfig) -> str | None:
     return format_time(until) if until else None
 
 
-def _own(config: ConsumerConfig) -> dict[str, str]:
+def _own(config: ApiConsumerConfig) -> dict[str, str]:
     return {key: value for key, value in config.metadata.items() if not key.startswith("_nats.")}
 
 
-def _stored_metadata(config: ConsumerConfig) -> dict[str, str]:
+def _stored_metadata(config: ApiConsumerConfig) -> dict[str, str]:
     metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
     newer = config.pause_until or config.priority_policy is not PriorityPolicy.NONE or config.priority_groups
     level = 4 if config.ack_policy is AckPolicy.FLOW_CONTROL else 1 if newer else 0

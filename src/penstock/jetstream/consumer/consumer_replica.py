@@ -47,8 +47,8 @@ from penstock.kernels.wire.dispatch import publish
 from penstock.protocol.acks import parse_pull
 from penstock.protocol.api import (
     AckPolicy,
-    ConsumerConfig,
-    ConsumerInfo,
+    ApiConsumerConfig,
+    ApiConsumerInfo,
     DecodeError,
     DeliverPolicy,
     PriorityPolicy,
@@ -169,7 +169,7 @@ class ConsumerReplica:
         cls,
         engine: JetStreamEngine,
         stream: StreamReplica,
-        config: ConsumerConfig,
+        config: ApiConsumerConfig,
         name: str,
         now: int,
         *,
@@ -502,7 +502,7 @@ class ConsumerReplica:
                 self.acks.mark()
             self.engine.tick.touch_consumer(self)
 
-    def update(self, config: ConsumerConfig, now: int) -> None:
+    def update(self, config: ApiConsumerConfig, now: int) -> None:
         """Changes to a (checked) configuration. Raises JetStreamApiError 10012, 10013 and 10116 for fields
         that cannot change, StoreWriteError when the configuration cannot be stored."""
         rules.check_update(self.config, config)
@@ -570,7 +570,7 @@ class ConsumerReplica:
             if not interest_state.work_queue:
                 self.engine.reviews.begin(self.stream)
 
-    def info(self, now: int) -> ConsumerInfo:
+    def info(self, now: int) -> ApiConsumerInfo:
         """The consumer's info, as `$JS.API.CONSUMER.INFO` returns it."""
         self._drop_missing()
         state = self.state
@@ -578,7 +578,7 @@ class ConsumerReplica:
             self.pull.sweep(now)
         if self.push is not None:
             self.push.look(now)
-        return ConsumerInfo(
+        return ApiConsumerInfo(
             stream_name=self.stream.name,
             name=self.name,
             created=format_time(self.created),

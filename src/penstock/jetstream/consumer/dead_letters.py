@@ -32,7 +32,7 @@ import msgspec
 
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
-from penstock.protocol.api import ConsumerConfig, DecodeError, decode
+from penstock.protocol.api import ApiConsumerConfig, DecodeError, decode
 from penstock.protocol.durations import NS_PER_S, format_time
 from penstock.protocol.subjects import matches
 
@@ -75,7 +75,7 @@ class DeadLetterAck(msgspec.Struct):
     error: dict[str, object] | None = None
 
 
-def subject_of(config: ConsumerConfig) -> str:
+def subject_of(config: ApiConsumerConfig) -> str:
     """The subject of dead letters; "" when dead-lettering is not configured."""
     return config.metadata.get(METADATA_KEY, "")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.pull_requests import PullRefusedError
 from penstock.kernels.consumer.endpoints import Target
-from penstock.protocol.api import ConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
+from penstock.protocol.api import ApiConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
 from penstock.protocol.durations import format_time_or_zero
 from penstock.protocol.status import (
     INVALID_PRIORITY_GROUP,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PRIORITY_MAX = 9
 
 
-def check_group(request: PullRequest, config: ConsumerConfig) -> None:
+def check_group(request: PullRequest, config: ApiConsumerConfig) -> None:
     """Raises PullRefusedError for a request that does not match the consumer's priority policy."""
     policy = config.priority_policy
     if (request.min_pending or request.min_ack_pending) and policy is not PriorityPolicy.OVERFLOW:

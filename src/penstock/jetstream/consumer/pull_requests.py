@@ -21,7 +21,7 @@ from penstock.errors import JetStreamError
 from penstock.kernels.consumer.endpoints import Target, TargetEnd
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.protocol import headers
-from penstock.protocol.api import ConsumerConfig, PullRequest
+from penstock.protocol.api import ApiConsumerConfig, PullRequest
 from penstock.protocol.durations import format_duration
 from penstock.protocol.status import (
     BATCH_COMPLETED,
@@ -81,7 +81,7 @@ class WaitingRequest(Target):
         return min(self.expires, self.heartbeat_due)
 
 
-def check_request(request: PullRequest, config: ConsumerConfig) -> None:
+def check_request(request: PullRequest, config: ApiConsumerConfig) -> None:
     """Raises PullRefusedError for a request that the consumer's configuration does not allow."""
     if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
         raise PullRefusedError(HEARTBEAT_TOO_LARGE)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.jetstream.consumer.consumer_config import filters_of, start_ns
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.protocol.api import ConsumerConfig, DeliverPolicy
+from penstock.protocol.api import ApiConsumerConfig, DeliverPolicy
 
 
 class StartPosition(NamedTuple):
@@ -16,7 +16,7 @@ class StartPosition(NamedTuple):
     resume_seq: int = 0
 
 
-def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -> StartPosition:
+def start_of(config: ApiConsumerConfig, log: StreamLog, *, one_per_subject: bool) -> StartPosition:
     """The start position of a new consumer with this configuration.
 
     one_per_subject: the stream retains one message per subject, so "last per subject" selects everything.
@@ -40,7 +40,7 @@ def start_of(config: ConsumerConfig, log: StreamLog, *, one_per_subject: bool) -
     return StartPosition(first)
 
 
-def last_per_subject(config: ConsumerConfig, log: StreamLog, upto_seq: int) -> list[int]:
+def last_per_subject(config: ApiConsumerConfig, log: StreamLog, upto_seq: int) -> list[int]:
     """The last sequence of each matching subject at or below upto_seq, ascending."""
     if upto_seq == 0:
         return []

@@ -17,7 +17,7 @@ import msgspec
 from penstock.errors import StoreCorruptError
 from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
 from penstock.kernels.consumer.ack_state import AckState
-from penstock.protocol.api import AckPolicy, ConsumerConfig
+from penstock.protocol.api import AckPolicy, ApiConsumerConfig
 from penstock.store.interface import ConsumerStore
 
 log = logging.getLogger("penstock.jetstream")
@@ -43,7 +43,7 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
     version in which that was so for all with ack policy flow_control.
     """
 
-    config: ConsumerConfig
+    config: ApiConsumerConfig
     name: str
     created: int  # ns
     start_seq: int

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.consumer_config import filters_of, refuse
 from penstock.jetstream.subject_claims import bounded
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy
+from penstock.protocol.api import AckPolicy, ApiConsumerConfig, DeliverPolicy, RetentionPolicy
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ACK_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.FLOW_CONTROL)
 
 
-def check(stream: StreamReplica, config: ConsumerConfig, name: str) -> None:
+def check(stream: StreamReplica, config: ApiConsumerConfig, name: str) -> None:
     """Checks a new consumer, or an update of consumer `name`, against the stream's other consumers.
 
     Raises JetStreamApiError: 10098 for the ack policy, 10101 for the deliver policy, 10099 for a second

@@ -19,7 +19,7 @@ from penstock.kernels.routing.filter_trie import FilterSet
 from penstock.kernels.wire.dispatch import SubjectMapper
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, subjects
-from penstock.protocol.api import ApiError, StreamConfig, StreamSource
+from penstock.protocol.api import ApiError, ApiStreamConfig, StreamSource
 from penstock.protocol.durations import parse_time
 from penstock.protocol.ids import COUNTER_LEN, PREFIX_LEN, short_hash
 from penstock.protocol.numbers import natural
@@ -30,7 +30,7 @@ PREFIXED_MAX = 10_000  # comparisons of delivery prefixes with subjects of origi
 ALL = ">"
 ID_LEN = PREFIX_LEN + COUNTER_LEN
 
-Lookup = Callable[[str], StreamConfig | None]
+Lookup = Callable[[str], ApiStreamConfig | None]
 """Returns the configuration of another stream of the account by name."""
 
 
@@ -115,7 +115,7 @@ def deliver_subject(prefix: str, consumer_id: str, *, is_mirror: bool) -> str:
 # --- checks --------------------------------------------------------------------------------------
 
 
-def check_alone(config: StreamConfig) -> None:
+def check_alone(config: ApiStreamConfig) -> None:
     """Checks a configuration's origins without other streams. Raises JetStreamApiError."""
     _check_counts(config)
     if config.mirror is not None:
@@ -124,7 +124,7 @@ def check_alone(config: StreamConfig) -> None:
         _check_sources(config)
 
 
-def _check_counts(config: StreamConfig) -> None:
+def _check_counts(config: ApiStreamConfig) -> None:
     count = len(config.sources)
     if count > SOURCES_MAX:
         raise _refuse(f"the stream has {count} sources, at most {SOURCES_MAX} are allowed")
@@ -133,7 +133,7 @@ def _check_counts(config: StreamConfig) -> None:
         raise _refuse(f"the origins have {count} subject transforms, at most {TRANSFORMS_MAX} are allowed")
 
 
-def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
+def _check_mirror(config: ApiStreamConfig, mirror: StreamSource) -> None:
     if config.first_seq > 0:
         raise codes.MIRROR_WITH_FIRST_SEQ.exception()
     if config.subjects:
@@ -162,7 +162,7 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource) -> None:
         raise codes.STREAM_CREATE.exception(err=err)
 
 
-def _check_sources(config: StreamConfig) -> None:
+def _check_sources(config: ApiStreamConfig) -> None:
     names: set[str] = set()
     consumers: set[str] = set()
     for source in config.sources:
@@ -221,7 +221,7 @@ def _check_start(source: StreamSource) -> None:
         raise codes.INVALID_JSON.exception(err=str(error)) from None
 
 
-def check_among(config: StreamConfig, find: Lookup, *, pedantic: bool) -> StreamConfig:
+def check_among(config: ApiStreamConfig, find: Lookup, *, pedantic: bool) -> ApiStreamConfig:
     """Checks a configuration against the account's other streams; returns it with the origin's direct get
     setting.
 
@@ -245,7 +245,7 @@ def check_among(config: StreamConfig, find: Lookup, *, pedantic: bool) -> Stream
     return config
 
 
-def _check_external(config: StreamConfig, find: Lookup) -> None:
+def _check_external(config: ApiStreamConfig, find: Lookup) -> None:
     external = [origin.external for origin in _origins(config) if origin.external is not None]
     local = {origin.name for origin in _origins(config) if origin.external is None}
     # Subjects below a prefix have more tokens than it, so only a filter with a tail can match both.
@@ -271,7 +271,7 @@ def _check_external(config: StreamConfig, find: Lookup) -> None:
             raise codes.STREAM_EXTERNAL_API_OVERLAP.exception(prefix=prefix, subject=API_PREFIX)
 
 
-def _check_circles(config: StreamConfig, find: Lookup) -> None:
+def _check_circles(config: ApiStreamConfig, find: Lookup) -> None:
     """Rejects cycles: messages must not return to their origin through other streams.
 
     Each stream is visited once: the last stream of a cycle to be visited leads to one visited before. A visit
@@ -306,7 +306,7 @@ def _set_of(filters: list[str]) -> FilterSet[None]:
     return made
 
 
-def _origins(config: StreamConfig) -> Iterator[StreamSource]:
+def _origins(config: ApiStreamConfig) -> Iterator[StreamSource]:
     if config.mirror is not None:
         yield config.mirror
     yield from config.sources

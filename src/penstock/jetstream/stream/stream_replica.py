@@ -44,12 +44,12 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
 from penstock.protocol.api import (
     ApiError,
+    ApiStreamConfig,
     Compression,
     DiscardPolicy,
     PubAck,
     RetentionPolicy,
     StorageType,
-    StreamConfig,
     StreamState,
     encode,
 )
@@ -76,7 +76,7 @@ class StreamMeta(msgspec.Struct, frozen=True):
     restoring: a restore into it is incomplete.
     """
 
-    config: StreamConfig
+    config: ApiStreamConfig
     created: int  # ns
     restoring: bool = False
 
@@ -93,7 +93,7 @@ class StreamReplica:
 
     def __init__(
         self,
-        config: StreamConfig,
+        config: ApiStreamConfig,
         store: StreamStore,
         *,
         created: int,
@@ -327,7 +327,7 @@ class StreamReplica:
 
     # --- requests ------------------------------------------------------------------------------
 
-    def update(self, config: StreamConfig, now: int) -> None:
+    def update(self, config: ApiStreamConfig, now: int) -> None:
         """Changes to a (checked) configuration; shrinking.py enforces limits that it lowers.
 
         Raises StoreError when it cannot be stored; the present one then remains.
@@ -597,7 +597,7 @@ def _ack_prefix(name: str, domain: str) -> bytes:
     return head[:-1] + b',"seq":'
 
 
-def _plain_limits(config: StreamConfig, interest_state: InterestState | None) -> PlainLimits:
+def _plain_limits(config: ApiStreamConfig, interest_state: InterestState | None) -> PlainLimits:
     return PlainLimits(
         msgs_max=config.max_msgs,
         bytes_max=config.max_bytes,

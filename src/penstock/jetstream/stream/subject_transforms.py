@@ -8,7 +8,7 @@ a replicated log) sees only the stored one.
 from __future__ import annotations
 
 from penstock.kernels.wire.dispatch import SubjectMapper
-from penstock.protocol.api import Republish, StreamConfig, SubjectTransform
+from penstock.protocol.api import ApiStreamConfig, Republish, SubjectTransform
 from penstock.protocol.subjects import is_valid_subject
 from penstock.protocol.transforms import Below, Transform
 
@@ -47,7 +47,7 @@ def make_republish_mapper(config: Republish | None, below: Below) -> SubjectMapp
     return SubjectMapper(decide)
 
 
-def implied_republish(config: StreamConfig) -> Republish | None:
+def implied_republish(config: ApiStreamConfig) -> Republish | None:
     """The republish configuration with defaults: an empty source means every subject, and `>` to `>` on a
     stream that transforms its only subject means the transformed subject."""
     republish = config.republish

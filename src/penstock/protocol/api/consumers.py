@@ -47,7 +47,7 @@ class ConsumerAction(StrEnum):
     UPDATE = "update"
 
 
-class ConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ApiConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A consumer's configuration. Durations in ns; 0 or absent = the server's default."""
 
     durable_name: str = ""
@@ -91,7 +91,7 @@ class ConsumerCreateRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_
     """Body of CONSUMER.CREATE and CONSUMER.DURABLE.CREATE."""
 
     stream_name: str = always("")
-    config: ConsumerConfig = always(ConsumerConfig())
+    config: ApiConsumerConfig = always(ApiConsumerConfig())
     action: ConsumerAction = ConsumerAction.CREATE_OR_UPDATE
     pedantic: bool = False
 
@@ -110,11 +110,11 @@ class PriorityGroupState(msgspec.Struct, omit_defaults=True, kw_only=True):
     pinned_ts: Rfc3339 = ""
 
 
-class ConsumerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+class ApiConsumerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     stream_name: str = always("")
     name: str = always("")
     created: Rfc3339 = always(ZERO_TIME)
-    config: ConsumerConfig = always(ConsumerConfig())
+    config: ApiConsumerConfig = always(ApiConsumerConfig())
     delivered: SequenceInfo
     ack_floor: SequenceInfo
     num_ack_pending: int = always(0)
@@ -129,11 +129,11 @@ class ConsumerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     priority_groups: list[PriorityGroupState] = []
 
 
-class ConsumerCreateResponse(ConsumerInfo, omit_defaults=True, kw_only=True):
+class ConsumerCreateResponse(ApiConsumerInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "consumer_create_response")
 
 
-class ConsumerInfoResponse(ConsumerInfo, omit_defaults=True, kw_only=True):
+class ConsumerInfoResponse(ApiConsumerInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "consumer_info_response")
 
 
@@ -150,7 +150,7 @@ class ConsumerListResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     total: int = always(0)
     offset: int = always(0)
     limit: int = always(256)
-    consumers: list[ConsumerInfo] = always_list()
+    consumers: list[ApiConsumerInfo] = always_list()
     missing: list[str] = []
     offline: dict[str, str] = {}
 
@@ -172,7 +172,7 @@ class ConsumerResetRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_o
     seq: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0 = the sequence after the ack floor
 
 
-class ConsumerResetResponse(ConsumerInfo, omit_defaults=True, kw_only=True):
+class ConsumerResetResponse(ApiConsumerInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "consumer_reset_response")
     reset_seq: int = always(0)
 

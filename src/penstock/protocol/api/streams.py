@@ -97,14 +97,14 @@ class StreamSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     consumer: StreamConsumerSource | None = None
 
 
-class StreamConsumerLimits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ApiStreamConsumerLimits(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Limits and defaults for the consumers of a stream."""
 
     inactive_threshold: DurationNs = 0
     max_ack_pending: int = 0
 
 
-class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ApiStreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A stream's configuration. -1 (or 0 in a request) = no limit; durations in ns."""
 
     name: str = always("")
@@ -136,7 +136,7 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     deny_delete: bool = always(False)
     deny_purge: bool = always(False)
     allow_rollup_hdrs: bool = always(False)
-    consumer_limits: StreamConsumerLimits = always(StreamConsumerLimits())
+    consumer_limits: ApiStreamConsumerLimits = always(ApiStreamConsumerLimits())
     allow_msg_ttl: bool = always(False)
     subject_delete_marker_ttl: DurationNs = 0
     allow_msg_counter: bool = False
@@ -147,14 +147,14 @@ class StreamConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     metadata: dict[str, str] = {}
 
 
-class StreamConfigRequest(StreamConfig, frozen=True, omit_defaults=True, kw_only=True):
+class StreamConfigRequest(ApiStreamConfig, frozen=True, omit_defaults=True, kw_only=True):
     """Body of STREAM.CREATE and STREAM.UPDATE. `pedantic`: refuse instead of adjusting defaults."""
 
     pedantic: bool = False
 
-    def config(self) -> StreamConfig:
+    def config(self) -> ApiStreamConfig:
         """The configuration without `pedantic`."""
-        return StreamConfig(**{name: getattr(self, name) for name in StreamConfig.__struct_fields__})
+        return ApiStreamConfig(**{name: getattr(self, name) for name in ApiStreamConfig.__struct_fields__})
 
 
 class LostStreamData(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -199,7 +199,7 @@ class ClusterInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     replicas: list[PeerInfo] = []
 
 
-class StreamSourceInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+class ApiStreamSourceInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Progress of a mirror or source. seq: last sequence received from the origin. active: ns since the last
     message, -1 = never."""
 
@@ -219,24 +219,24 @@ class StreamAlternate(msgspec.Struct, omit_defaults=True, kw_only=True):
     cluster: str = ""
 
 
-class StreamInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    config: StreamConfig
+class ApiStreamInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    config: ApiStreamConfig
     created: Rfc3339 = always(ZERO_TIME)
     state: StreamState
     domain: str = ""
     cluster: ClusterInfo | None = None
-    mirror: StreamSourceInfo | None = None
-    sources: list[StreamSourceInfo] = []
+    mirror: ApiStreamSourceInfo | None = None
+    sources: list[ApiStreamSourceInfo] = []
     alternates: list[StreamAlternate] = []
     ts: Rfc3339 = ""
 
 
-class StreamCreateResponse(StreamInfo, omit_defaults=True, kw_only=True):
+class StreamCreateResponse(ApiStreamInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "stream_create_response")
     did_create: bool = False
 
 
-class StreamUpdateResponse(StreamInfo, omit_defaults=True, kw_only=True):
+class StreamUpdateResponse(ApiStreamInfo, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "stream_update_response")
 
 
@@ -246,7 +246,7 @@ class StreamInfoRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     subjects_filter: str = ""
 
 
-class StreamInfoResponse(StreamInfo, omit_defaults=True, kw_only=True):
+class StreamInfoResponse(ApiStreamInfo, omit_defaults=True, kw_only=True):
     """total, offset and limit page through `state.subjects`; all are 0 without subjects_filter."""
 
     type: str = always(TYPE_PREFIX + "stream_info_response")
@@ -275,7 +275,7 @@ class StreamListResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     total: int = always(0)
     offset: int = always(0)
     limit: int = always(256)
-    streams: list[StreamInfo] = always_list()
+    streams: list[ApiStreamInfo] = always_list()
     missing: list[str] = []
     offline: dict[str, str] = {}  # name -> reason
 
@@ -293,7 +293,7 @@ class StreamSnapshotRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_
 
 class StreamSnapshotResponse(msgspec.Struct, omit_defaults=True, kw_only=True):
     type: str = always(TYPE_PREFIX + "stream_snapshot_response")
-    config: StreamConfig
+    config: ApiStreamConfig
     state: StreamState
 
 

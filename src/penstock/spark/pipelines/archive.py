@@ -194,8 +194,8 @@ def _purge(connection: BlockingConnection, stream: str, end: int, *, force: bool
     return answer.purged
 
 
-def _consumers(connection: BlockingConnection, stream: str) -> list[api.ConsumerInfo]:
-    found: list[api.ConsumerInfo] = []
+def _consumers(connection: BlockingConnection, stream: str) -> list[api.ApiConsumerInfo]:
+    found: list[api.ApiConsumerInfo] = []
     while True:
         page = connection.api(
             api.ConsumerListResponse,

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from penstock.protocol import headers
 from penstock.protocol.api import (
+    ApiStreamConfig,
+    ApiStreamSourceInfo,
     DiscardPolicy,
     RetentionPolicy,
-    StreamConfig,
     StreamSource,
-    StreamSourceInfo,
 )
 from penstock.testing.sim.feature_checks import Feature
 from penstock.testing.sim.source_model import Source, copied_header, key_of, renamed, source_in, takes
@@ -138,7 +138,7 @@ class Copies(Feature):
         return any(self._is_copy_by(config, held, source, original, ident) for config in configs)
 
     def _is_copy_by(
-        self, config: StreamConfig, held: Held, source: StreamSource, original: Held, ident: str
+        self, config: ApiStreamConfig, held: Held, source: StreamSource, original: Held, ident: str
     ) -> bool:
         is_mirror = config.mirror is not None
         wanted = copied_header(source, original, ident, is_mirror=is_mirror)
@@ -289,7 +289,7 @@ class Copies(Feature):
                 require(not missing, "complete", f"{where}: {missing} did not come")
             require(info.lag == 0, "complete", f"{where}: lag is {info.lag}")
 
-    def _infos(self, stream: StreamReplica) -> list[StreamSourceInfo]:
+    def _infos(self, stream: StreamReplica) -> list[ApiStreamSourceInfo]:
         mirror, sources = self._world.engine.sourcing.infos(stream, self._world.now)
         return [mirror] if mirror is not None else sources
 

@@ -42,7 +42,7 @@ from penstock.testing.sim.sim_executor import SimExecutor
 from penstock.testing.sim.source_model import TARGETS
 from penstock.testing.sim.stream_checks import (
     SimPublish,
-    Snapshot,
+    SimSnapshot,
     StreamRecord,
     is_produced,
     tag_in,
@@ -83,7 +83,7 @@ class Simulator:
         self.has_copies = has_copies
         self._is_up = False  # the server runs, and is not recovering
         self._is_open = False  # the tick has not ended: syncs are in flight
-        self._syncs: list[tuple[StreamRecord, Snapshot]] = []  # what the syncs in flight make durable
+        self._syncs: list[tuple[StreamRecord, SimSnapshot]] = []  # what the syncs in flight make durable
         self._sync_faults = 0
         self.now = START_NS
         self.disk = SimDisk(random)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from penstock.protocol import headers
-from penstock.protocol.api import StreamConfig, StreamSource
+from penstock.protocol.api import ApiStreamConfig, StreamSource
 from penstock.protocol.durations import format_time, parse_time
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.stream_checks import Held
@@ -108,7 +108,7 @@ def takes(source: StreamSource, held: Held) -> bool:
     return any(not one or matches(one, held.subject) for one in filters)
 
 
-def renamed(source: StreamSource, config: StreamConfig, subject: str) -> str:
+def renamed(source: StreamSource, config: ApiStreamConfig, subject: str) -> str:
     """The subject of a copy."""
     for one in source.subject_transforms:
         if one.dest and matches(one.src, subject):

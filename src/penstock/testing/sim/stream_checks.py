@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
-from penstock.protocol.api import DiscardPolicy, StreamConfig
+from penstock.protocol.api import ApiStreamConfig, DiscardPolicy
 from penstock.protocol.durations import NS_PER_S, parse_time
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.violation import Violation, require
@@ -47,7 +47,7 @@ class Held(NamedTuple):
     payload: bytes
 
 
-class Snapshot(NamedTuple):
+class SimSnapshot(NamedTuple):
     """The state of a stream at some time. sources: its positions."""
 
     live: dict[int, Held]
@@ -124,14 +124,14 @@ def read_log(log: StreamLog, from_seq: int, *, memory: bool, damaged: bool = Fal
 class StreamRecord:
     """One stream, from its creation to its deletion."""
 
-    def __init__(self, name: str, config: StreamConfig, identity: str) -> None:
+    def __init__(self, name: str, config: ApiStreamConfig, identity: str) -> None:
         self.name = name
         self.identity = identity  # its incarnation
         self.config = self.config_before = config  # now, and at the end of the last tick
         self.memory = config.storage.value == "memory"
         self.live: dict[int, Held] = {}
         self.last_seq = 0
-        self.kept = self.synced = Snapshot({}, 0)
+        self.kept = self.synced = SimSnapshot({}, 0)
         self.base = self.kept  # what the last crash had to leave
         self.ever: dict[int, int] = {}  # tag by sequence, of all messages ever seen
         self.seq_of: dict[int, int] = {}  # sequence by tag
@@ -212,9 +212,9 @@ class StreamRecord:
     def wrote(self) -> None:
         """Records that everything seen is written to the operating system."""
         sources = self.copies.positions() if self.copies is not None else {}
-        self.kept = Snapshot(self.live, self.last_seq, sources=sources)
+        self.kept = SimSnapshot(self.live, self.last_seq, sources=sources)
 
-    def was_synced(self, picture: Snapshot) -> None:
+    def was_synced(self, picture: SimSnapshot) -> None:
         """Records that this state is durable."""
         self.synced, self.is_promised = picture, True
 
@@ -514,7 +514,7 @@ class StreamRecord:
             self._judge_prefix(found, base, now)
         self.adopt(stream, found)
 
-    def _judge_found(self, found: dict[int, Held], base: Snapshot) -> None:
+    def _judge_found(self, found: dict[int, Held], base: SimSnapshot) -> None:
         tags: dict[int, int] = {}
         for seq, held in found.items():
             known = self.ever.get(seq)
@@ -549,7 +549,9 @@ class StreamRecord:
         configs = [self.config, self.config_before] if self.limits_changed else [self.config]
         return any(self._had_no_room(held, found, config, power=power) for config in configs)
 
-    def _had_no_room(self, held: Held, found: dict[int, Held], config: StreamConfig, *, power: bool) -> bool:
+    def _had_no_room(
+        self, held: Held, found: dict[int, Held], config: ApiStreamConfig, *, power: bool
+    ) -> bool:
         limited = config.max_msgs > 0 or config.max_bytes > 0
         if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
             return True
@@ -565,7 +567,7 @@ class StreamRecord:
             return lost or newer or limited
         return False
 
-    def _judge_prefix(self, found: dict[int, Held], base: Snapshot, now: int) -> None:
+    def _judge_prefix(self, found: dict[int, Held], base: SimSnapshot, now: int) -> None:
         """Of what was appended since the last write, recovery keeps a prefix."""
         since = [seq for seq in self.live if seq > base.last_seq]
         # (A schedule that is due at the start may have produced others with the same sequences.)
@@ -597,7 +599,7 @@ class StreamRecord:
             else:
                 self.ever.pop(held.seq, None)  # a marker of the recovery, where a publish was not written
         lost = frozenset(range(1, self.last_seq + 1)) - self.live.keys()
-        self.kept = Snapshot(self.live, self.last_seq, lost)
+        self.kept = SimSnapshot(self.live, self.last_seq, lost)
         self.end_tick()
         self._looked_at, self._looked_at_bytes = len(self.live), self._bytes  # a crash may restore some
         self._count(log)

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from penstock.protocol import headers
-from penstock.protocol.api import StreamConfig
+from penstock.protocol.api import ApiStreamConfig
 from penstock.protocol.subjects import matches
 from penstock.testing.sim.feature_checks import Feature
 from penstock.testing.sim.stream_checks import Held, StreamRecord
@@ -64,7 +64,7 @@ def renaming_config(name: str, random: Random) -> dict[str, Any]:
     return config
 
 
-def stored_subject(config: StreamConfig, subject: str) -> str:
+def stored_subject(config: ApiStreamConfig, subject: str) -> str:
     """The subject under which a message is stored."""
     transform = config.subject_transform
     if transform is None or not matches(transform.src, subject):
@@ -75,7 +75,7 @@ def stored_subject(config: StreamConfig, subject: str) -> str:
     return ".".join([name, *rule.rename(tokens)])
 
 
-def republished_subject(config: StreamConfig, subject: str) -> str | None:
+def republished_subject(config: ApiStreamConfig, subject: str) -> str | None:
     """The subject under which a stored message is republished, or None."""
     republish = config.republish
     if republish is None or not matches(republish.src, subject):

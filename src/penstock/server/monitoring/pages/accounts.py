@@ -77,7 +77,7 @@ def _shared(server: Server, name: str) -> Page:
     own = server.account_options(name)
     if own is None or not (own.exports or own.imports or own.mappings):
         return {}
-    from penstock.server.monitoring.pages.account_imports import sharing
+    from penstock.server.monitoring.pages.import_table import sharing
 
     return sharing(server, own)
 
