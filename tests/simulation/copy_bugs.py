@@ -19,12 +19,12 @@ from penstock.store.journal import FileConsumerStore
 
 
 def _read_on_from(off: int, patch: pytest.MonkeyPatch) -> None:
-    goes_on = SourceState.goes_on
+    resume_at = SourceState.resume_at
 
     def shifted(source_state: SourceState, seq: int, ident: str) -> None:
-        goes_on(source_state, max(seq + off, 1), ident)
+        resume_at(source_state, max(seq + off, 1), ident)
 
-    patch.setattr(SourceState, "goes_on", shifted)
+    patch.setattr(SourceState, "resume_at", shifted)
 
 
 def source_one_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -69,13 +69,13 @@ def mirrored_before_the_write(patch: pytest.MonkeyPatch) -> None:
         apply(tick, now)
 
     patch.setattr(EngineTick, "apply", ahead)
-    patch.setattr(StreamReplica, "is_kept", True)
+    patch.setattr(StreamReplica, "is_durable", True)
 
 
 def copied_when_another_sync_ends(patch: pytest.MonkeyPatch) -> None:
     """When a sync ends, origins are read that applied publishes for a request and did not write them."""
     patch.setattr(
-        StreamReplica, "is_kept", property(lambda one: not one.syncing and one.write_failure is None)
+        StreamReplica, "is_durable", property(lambda one: not one.syncing and one.write_failure is None)
     )
 
 
@@ -101,9 +101,9 @@ def consumer_outlives_its_stream(patch: pytest.MonkeyPatch) -> None:
 
 def unwritten_is_mirrored(patch: pytest.MonkeyPatch) -> None:
     """An origin is read though its last write failed."""
-    is_kept = StreamReplica.is_kept.fget
+    is_durable = StreamReplica.is_durable.fget
     patch.setattr(
-        StreamReplica, "is_kept", property(lambda one: one.write_failure is not None or is_kept(one))
+        StreamReplica, "is_durable", property(lambda one: one.write_failure is not None or is_durable(one))
     )
 
 

@@ -95,7 +95,7 @@ def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def state_gone_before_the_removals(patch: pytest.MonkeyPatch) -> None:
     """A consumer ends before its stream has written which messages its acks removed."""
-    patch.setattr(EngineTick, "keep_removals", lambda tick, stream: None)
+    patch.setattr(EngineTick, "write_removals", lambda tick, stream: None)
 
 
 def _records_in(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int]]:

@@ -131,12 +131,12 @@ class Containment:
         if stream.interest_state is not None:
             stream.interest_state.held = True
 
-    def still_kept(self, stream: str, error: Exception) -> None:
+    def record_leftover_stream(self, stream: str, error: Exception) -> None:
         """Records a failed stream creation whose files could not be removed: a later request can remove
         them."""
         self._engine.offline[stream] = faults.describe(self._note(error, f"removing stream {stream}"))
 
-    def consumer_still_kept(self, stream: StreamReplica, consumer: str, error: Exception) -> None:
+    def record_leftover_consumer(self, stream: StreamReplica, consumer: str, error: Exception) -> None:
         """Records the same for a consumer."""
         fault = self._note(error, f"removing consumer {consumer} of stream {stream.name}")
         self.leave_out(stream, consumer, faults.describe(fault))

@@ -103,7 +103,7 @@ class JetStreamEngine:
         self.containment = Containment(self)
         self.tick = EngineTick(self)
         self.interest = InterestWatch(index)
-        self.turns = FairScheduler()
+        self.scheduler = FairScheduler()
         self.indexing = SubjectIndexing(wake)
         self.slices = Slices(self)
         self.reviews = Reviews(self)
@@ -203,7 +203,7 @@ class JetStreamEngine:
             raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
         if present is not None:
             if stream_config.same(present.config, config):
-                return self._kept(present)
+                return self._written(present)
             raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
         if config.name in self.offline:
             self.stream(config.name)
@@ -217,7 +217,7 @@ class JetStreamEngine:
             raise codes.STREAM_CREATE.exception(err=str(error)) from error
         try:
             stream = self.streams[config.name] = self.new_stream(config, store, now)
-            self.claims.hold(config.name, config.subjects)
+            self.claims.claim(config.name, config.subjects)
             stream.number_from_first()
             stream.subscribe(self.index)
             self.sourcing.follow(stream)
@@ -227,13 +227,13 @@ class JetStreamEngine:
                 self.containment.take_out(half_made)
             self.claims.release(config.name)
             # Do not leave files that a restart cannot open.
-            faults.contain(store.delete, partial(self.containment.still_kept, config.name))
+            faults.contain(store.delete, partial(self.containment.record_leftover_stream, config.name))
             raise
         self.tick.touch_stream(stream)
         self.advisories.stream_action(stream.name, "create")
         return stream
 
-    def _kept(self, present: StreamReplica) -> StreamReplica:
+    def _written(self, present: StreamReplica) -> StreamReplica:
         """Makes an existing stream durable: the response promises that, as it does for a new one. Raises
         10049."""
         try:
@@ -268,7 +268,7 @@ class JetStreamEngine:
             except StoreError as error:
                 log.error("stream %s: its new configuration cannot be written: %s", stream.name, error)
                 raise codes.STREAM_UPDATE.exception(err=str(error)) from error
-            self.claims.hold(config.name, config.subjects)
+            self.claims.claim(config.name, config.subjects)
             stream.subscribe(self.index)
             self.sourcing.follow(stream)
         if config.retention is not retention:
@@ -342,7 +342,7 @@ class JetStreamEngine:
         consumers = list(stream.consumers.values())
         stream.consumers.clear()
         for consumer in consumers:
-            consumer.stand_still()
+            consumer.suspend()
         self.slices.add(self._delete_rest(consumers, files))
 
     def _delete_rest(
@@ -402,7 +402,7 @@ class JetStreamEngine:
             below=self._below,
             batches=self.batches,
         )
-        self.overflow.bound(stream, self.config, is_held=False)
+        self.overflow.bound(stream, self.config, is_syncing=False)
         stream.fast.may_start = partial(self.capacity.may_start_fast_batch, stream)
         stream.fast.config = lambda: self.config
         stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")

@@ -107,7 +107,7 @@ class EngineTick:
     def _apply_stream(self, stream: StreamReplica, now: int, *, was_held: bool) -> None:
         if stream.syncing:
             # Applying now would mix messages that the sync in flight does not cover with those it does.
-            self._group.hold(stream)
+            self._group.defer(stream)
             return
         self._engine.capacity.admit(stream)
         if was_held and (stream.next_deadline() or now + 1) <= now:
@@ -198,11 +198,11 @@ class EngineTick:
                 and not stream.syncing
             ):
                 try:
-                    news = stream.consumer_subscriptions.ready_consumers()
+                    ready = stream.consumer_subscriptions.ready_consumers()
                 except Exception as error:
                     self._stream_failed(error, stream)
                 else:
-                    self._active.update(dict.fromkeys(news))
+                    self._active.update(dict.fromkeys(ready))
         if self._active:
             self._deliver(self._take_active(), now)
         engine = self._engine
@@ -234,24 +234,24 @@ class EngineTick:
         return active
 
     def _deliver(self, consumers: list[ConsumerReplica], now: int) -> None:
-        turns = self._engine.turns
-        share = turns.share(len(consumers))
+        scheduler = self._engine.scheduler
+        quantum = scheduler.quantum(len(consumers))
         self.is_routing = True
         try:
-            for consumer in turns.in_order(consumers):
+            for consumer in scheduler.in_order(consumers):
                 if consumer.stream.syncing:
                     # A delivery before the sync ends could show a message that a power loss takes back.
-                    self._group.hold_consumer(consumer)
+                    self._group.defer_consumer(consumer)
                     continue
                 try:
-                    self._deliver_one(consumer, now, share)
+                    self._deliver_one(consumer, now, quantum)
                 except Exception as error:
                     self._consumer_failed(error, consumer)
         finally:
             self.is_routing = False
 
-    def _deliver_one(self, consumer: ConsumerReplica, now: int, share: int) -> None:
-        consumer.deliver(now, share)
+    def _deliver_one(self, consumer: ConsumerReplica, now: int, quantum: int) -> None:
+        consumer.deliver(now, quantum)
         self._write_consumer(consumer)
         if self._remove_settled(consumer):  # without acks, a delivery settles
             self._engine.wake()
@@ -270,16 +270,16 @@ class EngineTick:
     # --- outside of the tick's end -------------------------------------------------------------
 
     def synced(
-        self, stream: StreamReplica, error: StoreWriteError | None, held: list[ConsumerReplica]
+        self, stream: StreamReplica, error: StoreWriteError | None, deferred: list[ConsumerReplica]
     ) -> None:
         """Ends a background sync: sends the acks and deliveries that it deferred."""
         try:
-            self._synced(stream, error, held)
+            self._synced(stream, error, deferred)
         except Exception as fault:
             self._stream_failed(fault, stream)
 
     def _synced(
-        self, stream: StreamReplica, error: StoreWriteError | None, held: list[ConsumerReplica]
+        self, stream: StreamReplica, error: StoreWriteError | None, deferred: list[ConsumerReplica]
     ) -> None:
         if error is not None:
             self._failed_to_write(stream, error)
@@ -290,13 +290,13 @@ class EngineTick:
             stream.acknowledge(self._engine.index)
         finally:
             self.is_routing = False
-        news = (
+        ready = (
             stream.consumer_subscriptions.ready_consumers()
             if stream.consumer_subscriptions is not None and error is None
             else []
         )
         now = self._engine.clock()
-        self._deliver([one for one in dict.fromkeys([*held, *news]) if not one.closed], now)
+        self._deliver([one for one in dict.fromkeys([*deferred, *ready]) if not one.closed], now)
         self._engine.sourcing.advance([stream.name], now)
         if stream.name in self._unwritten:
             self._engine.wake()
@@ -335,7 +335,7 @@ class EngineTick:
         self._lagging.pop(consumer, None)
         self._deadlines.set(consumer, None)
 
-    def keep_change(self, stream: StreamReplica) -> None:
+    def write_change(self, stream: StreamReplica) -> None:
         """Writes a request's change before its response. Raises StoreWriteError: the change is applied, and
         written when the disk recovers, but until then a crash could lose it."""
         self.touch_stream(stream)
@@ -344,7 +344,7 @@ class EngineTick:
         if stream.write_failure is not None:
             raise StoreWriteError(stream.write_failure.description)
 
-    def keep_removals(self, stream: StreamReplica) -> None:
+    def write_removals(self, stream: StreamReplica) -> None:
         """Writes the pending removals that acks caused in an interest or work-queue stream.
 
         A consumer may be deleted only after that, because until then only its state records what it acked.
@@ -352,7 +352,7 @@ class EngineTick:
         confirmed. Raises StoreWriteError.
         """
         if stream.interest_state is not None and not stream.syncing and not stream.log.is_written:
-            self.keep_change(stream)
+            self.write_change(stream)
 
     # --- deadlines -----------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class EngineTick:
     def _stream_on_time(self, stream: StreamReplica, now: int) -> int:
         """Runs the stream's expired timers. Returns the work done, in the units of slices.py."""
         if stream.syncing:
-            self._group.hold(stream)  # what time stores must not leave with the sync that has begun
+            self._group.defer(stream)  # what time stores must not leave with the sync that has begun
             return 0
         self._engine.capacity.admit(stream)
         work = stream.expire(now, EXPIRY_WORK)

@@ -97,7 +97,7 @@ class ExternalReader:
         self._asked = b""  # the subject of the last consumer request
         self._durable = source_state.source.consumer
         self._acks = False  # whether flow control responses are the consumer's acks
-        self._held = ""  # the durable consumer that the origin created for the stream
+        self._origin_durable = ""  # the durable consumer that the origin created for the stream
         # the flow control request that heartbeats name as unanswered, and how many in a row did
         self._stalled = (b"", 0)
         self._delivered = 0  # by the consumer
@@ -121,7 +121,7 @@ class ExternalReader:
             else:
                 # A reset of a consumer that does not exist gets no response.
                 self._fail(self._unanswered() if self.state is ReaderState.ASKED else None, now)
-        if self._flow_replies and (not self._acks or self.stream.is_kept):
+        if self._flow_replies and (not self._acks or self.stream.is_durable):
             replies, self._flow_replies = self._flow_replies, []
             stored = self._stored() if self._acks else b""
             self._engine.tick.defer(lambda: self._answer(replies, stored))
@@ -150,8 +150,8 @@ class ExternalReader:
 
     def stop(self, *, for_good: bool) -> None:
         """Unsubscribes; an origin removes a consumer without acks when it has no subscriber."""
-        if for_good and self._held:
-            subject = self._subject("DELETE", self._held)
+        if for_good and self._origin_durable:
+            subject = self._subject("DELETE", self._origin_durable)
             self._engine.tick.defer(lambda: self._answer([subject], b""))
         self._stop_following()
         self._unsubscribe()
@@ -296,7 +296,7 @@ class ExternalReader:
             refused = codes.INVALID_JSON.format(err=str(error))
         if refused.err_code == IDENTITY_MISMATCH:
             self._stop_following()
-            self.source_state.goes_on(0, "")  # a different stream of this name: start at its beginning
+            self.source_state.resume_at(0, "")  # a different stream of this name: start at its beginning
             self.state, self._due = ReaderState.WAITING, now
             self._look(self)
             return
@@ -319,7 +319,7 @@ class ExternalReader:
         self.state, self._due = ReaderState.FOLLOWING, now + SILENCE_MAX_NS
         self._error, self._failures, self._heard_at = None, 0, now
         self._delivered, self._last_seq, self._taken = 0, 0, source_state.seq
-        self._held = answer.name if self._acks and self._durable is None else ""
+        self._origin_durable = answer.name if self._acks and self._durable is None else ""
         self._consumer = answer.name  # the origin may choose its own name
         self._stalled = (b"", 0)
         self._lag = answer.num_pending

@@ -50,7 +50,7 @@ class GroupCommit:
         """Whether the sync of any stream is in flight."""
         return self.count > 0
 
-    def hold(self, stream: StreamReplica) -> None:
+    def defer(self, stream: StreamReplica) -> None:
         """Defers a stream's publishes until its sync completes."""
         self._waiting[stream] = None
 
@@ -59,7 +59,7 @@ class GroupCommit:
         ready, self.ready = self.ready, []
         return ready
 
-    def hold_consumer(self, consumer: ConsumerReplica) -> None:
+    def defer_consumer(self, consumer: ConsumerReplica) -> None:
         """Defers a consumer's deliveries until its stream's sync completes."""
         self._consumers[consumer] = None
 
@@ -81,7 +81,7 @@ class GroupCommit:
                 return  # drop() ended it: the stream was deleted or set aside during the sync
             stream.syncing = False
             self.count -= 1
-            self._engine.overflow.bound(stream, self._engine.config, is_held=False)
+            self._engine.overflow.bound(stream, self._engine.config, is_syncing=False)
             # A store may complete the sync inside start_sync(). The caller is then still writing: it gets the
             # error as an exception, and its tick sends the acks itself.
             if self._starting:
@@ -91,7 +91,7 @@ class GroupCommit:
 
         # Block the stream before the sync starts: from here until done(), nothing of it may leave the server.
         stream.syncing = True
-        self._engine.overflow.bound(stream, self._engine.config, is_held=True)
+        self._engine.overflow.bound(stream, self._engine.config, is_syncing=True)
         self.count += 1
         self._starting = True
         try:

@@ -55,7 +55,7 @@ class Opening:
                 faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
                 yield CONSUMER_WORK
             engine.streams[stream.name] = stream
-            engine.claims.hold(stream.name, meta.config.subjects)
+            engine.claims.claim(stream.name, meta.config.subjects)
             self._begin(stream, now, reviews=bool(stream.consumers))
         except (Exception, GeneratorExit):
             engine.containment.take_out(stream)
@@ -92,7 +92,7 @@ class Opening:
         # Known from now on: when it can't be opened, this tells what to take out again.
         stream = engine.streams[meta.config.name] = engine.new_stream(meta.config, store, meta.created)
         # Also of a stream that can't be opened: another one with its subjects would keep it from coming back.
-        engine.claims.hold(meta.config.name, meta.config.subjects)
+        engine.claims.claim(meta.config.name, meta.config.subjects)
         stream.recover(now)
         for name in store.consumer_names():
             faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)

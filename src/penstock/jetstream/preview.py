@@ -43,7 +43,7 @@ def preview(
         stream.check_admitted(subject, header, len(payload))
         decision = publish_checks.check(stream, subject, header, len(payload), now)
     except JetStreamApiError as error:
-        return Preview(b"", error=_told(error, header), answer=_answer(stream, error))
+        return Preview(b"", error=_trace_error(error, header), answer=_answer(stream, error))
     if decision.duplicate_of:
         answer = b'%s%d,"duplicate":true}' % (stream.ack_prefix, decision.duplicate_of)
         return Preview(b"", error="msgid is duplicate", answer=answer)
@@ -53,7 +53,7 @@ def preview(
         try:
             publish_checks.check_room(stream, subject, decision.header, len(body))
         except JetStreamApiError as error:
-            return Preview(subject, error=_told(error, header), answer=_answer(stream, error))
+            return Preview(subject, error=_trace_error(error, header), answer=_answer(stream, error))
     return Preview(subject, is_wanted)
 
 
@@ -61,7 +61,7 @@ def _answer(stream: StreamReplica, error: JetStreamApiError) -> bytes:
     return stream.refusal(ApiError.from_exception(error))
 
 
-def _told(error: JetStreamApiError, header: bytes) -> str:
+def _trace_error(error: JetStreamApiError, header: bytes) -> str:
     """The official server's inner error as in its traces, some of which have other texts."""
     code = error.err_code
     if code in (codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM.err_code, codes.STREAM_HEADER_EXCEEDS_MAXIMUM.err_code):

@@ -322,10 +322,10 @@ class Restore:
             start.resume_seq if start is not None else 0,
             driven=False,
         )
-        kept = store.create_consumer(name, encode(meta), config.mem_storage)
+        consumer_store = store.create_consumer(name, encode(meta), config.mem_storage)
         yield CONSUMER_WORK
         if not fresh:
-            kept.snapshot((yield from consumer_snapshot(config, state, store.log.last_seq)))
+            consumer_store.snapshot((yield from consumer_snapshot(config, state, store.log.last_seq)))
 
     def _synced(self, error: StoreWriteError | None) -> None:
         if self.is_done:
@@ -345,7 +345,7 @@ class Restore:
             return
         self._syncing, self._adopting = False, True
         self._opening = self._engine.adopt(self._store)
-        self._engine.transfers.go_on(self, self._engine.clock())
+        self._engine.transfers.resume(self, self._engine.clock())
 
     def _adopt(self, now: int, left: int) -> int:
         """Opens the stream with its consumers; returns the work left."""

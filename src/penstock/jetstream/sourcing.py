@@ -92,7 +92,7 @@ class LocalReader:
     def read(self, now: int, enough: int) -> int:
         source_state = self.source_state
         origin = self._engine.streams.get(source_state.source.name)
-        if origin is None or not origin.is_kept:
+        if origin is None or not origin.is_durable:
             return 0
         if origin is not self._origin:
             self._begin(origin)
@@ -162,7 +162,7 @@ class LocalReader:
                     "stream %s: its consumer of %s cannot be stored: %s", self.stream.name, origin.name, error
                 )
                 return
-        if self.stream.is_kept:
+        if self.stream.is_durable:
             source_consumer.settle(self._consumer, self.source_state, now)
 
 
@@ -197,7 +197,7 @@ class Sourcing:
         self._due: dict[Reader, None] = {}  # readers that have to check their origin
         self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream rejected a copy
         self._failed: dict[Reader, ApiError] = {}  # readers that raised: they are stopped
-        self._told: dict[Reader, ApiError] = {}  # the last rejection of each that was logged
+        self._logged: dict[Reader, ApiError] = {}  # the last rejection of each that was logged
         self._deadlines: Deadlines[Reader] = Deadlines()
         self._is_reading = False
 
@@ -247,7 +247,7 @@ class Sourcing:
             self._failed.pop(reader, None)
             self._due.pop(reader, None)
             self._refused.pop(reader, None)
-            self._told.pop(reader, None)
+            self._logged.pop(reader, None)
             self._deadlines.set(reader, None)
             others = self._by_origin.get(reader.source_state.source.name, [])
             if reader in others:
@@ -315,8 +315,8 @@ class Sourcing:
             return False
         self._refused[reader] = source_state.refusal
         self._deadlines.set(reader, now + RETRY_NS)
-        if self._told.get(reader) != source_state.refusal:
-            self._told[reader] = source_state.refusal
+        if self._logged.get(reader) != source_state.refusal:
+            self._logged[reader] = source_state.refusal
             log.warning(
                 "stream %s: messages from %s are rejected, retry follows: %s",
                 reader.stream.name, source_state.source.name, source_state.refusal.description,

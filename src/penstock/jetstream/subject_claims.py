@@ -22,7 +22,7 @@ class SubjectClaims:
         self._set: FilterSet[str] = FilterSet()
         self._filters: dict[str, list[bytes]] = {}
 
-    def hold(self, name: str, filters: Iterable[str]) -> None:
+    def claim(self, name: str, filters: Iterable[str]) -> None:
         """Replaces the claims of `name` by these filters."""
         self.release(name)
         wanted = self._filters[name] = [one.encode() for one in filters]

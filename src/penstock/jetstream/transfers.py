@@ -63,7 +63,7 @@ class Transfers:
     def add_restore(self, restore: Restore) -> None:
         """Starts a restore."""
         self._restores[restore.name] = restore
-        self._engine.claims.hold(restore.name, restore.config.subjects)
+        self._engine.claims.claim(restore.name, restore.config.subjects)
 
     def is_restoring(self, name: str) -> bool:
         """Whether a stream of that name is being restored."""
@@ -102,7 +102,7 @@ class Transfers:
                 break
         self._count_held()
 
-    def go_on(self, restore: Restore, now: int) -> None:
+    def resume(self, restore: Restore, now: int) -> None:
         """Continues a restore that waited for the disk; the end of ticks does the rest."""
         faults.contain(self._advance_restore, self._restore_failed, restore, now, WORK)
         self._engine.wake()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.jetstream import engine_tick as tick
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-from penstock.jetstream.consumer.fair_scheduler import SHARE_LEAST, TICK_MESSAGES, FairScheduler
+from penstock.jetstream.consumer.fair_scheduler import QUANTUM_MIN, TICK_MESSAGES, FairScheduler
 from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.frames import FrameParser
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
@@ -29,9 +29,9 @@ class Served:
 
 
 def test_the_shares_of_a_tick_get_smaller_with_the_consumers_in_it() -> None:
-    assert FairScheduler().share(0) == FairScheduler().share(1) == TICK_MESSAGES
-    assert FairScheduler().share(100) == TICK_MESSAGES // 100
-    assert FairScheduler().share(100_000) == SHARE_LEAST
+    assert FairScheduler().quantum(0) == FairScheduler().quantum(1) == TICK_MESSAGES
+    assert FairScheduler().quantum(100) == TICK_MESSAGES // 100
+    assert FairScheduler().quantum(100_000) == QUANTUM_MIN
 
 
 @given(

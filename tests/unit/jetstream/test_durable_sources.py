@@ -107,7 +107,7 @@ def test_nothing_is_acked_before_the_copy_is_written(monkeypatch: pytest.MonkeyP
     js.api("STREAM.CREATE.S", {"name": "S", "sources": [BY_CONSUMER]})
     settle(js)
     with monkeypatch.context() as patch:
-        patch.setattr(StreamReplica, "is_kept", property(lambda stream: stream.name != "S"))
+        patch.setattr(StreamReplica, "is_durable", property(lambda stream: stream.name != "S"))
         publish(js, 0, 2)  # asks for flow control at once
         settle(js)
         assert payloads(js, "S") == [b"0", b"1"]

@@ -342,7 +342,7 @@ def create_consumer(
         raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     stream.consumers[name] = consumer
     engine.tick.touch_consumer(consumer)
-    consumer.tell_created()
+    consumer.advise_created()
     return consumer
 
 

@@ -156,15 +156,15 @@ class ApiService:
     def _refusal(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> ErrorResponse:
         """The error response for an exception of a handler."""
         if isinstance(error, JetStreamApiError):
-            told = ApiError.from_exception(error)
+            api_error = ApiError.from_exception(error)
         elif isinstance(error, StoreError):
             log.error("request %s failed in the store: %s", request.subject, error)
-            told = codes.STREAM_GENERAL.format(err=str(error))
+            api_error = codes.STREAM_GENERAL.format(err=str(error))
         else:
             # Names that are not UTF-8 cannot be stored, and numbers that fit no field have no meaning.
             log.debug("request %s: %s", request.subject, error)
-            told = codes.BAD_REQUEST
-        return ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=told)
+            api_error = codes.BAD_REQUEST
+        return ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=api_error)
 
     def _conclude(
         self, endpoint: Endpoint, request: ApiRequest, response: Any, *, failed: bool = False

@@ -135,7 +135,7 @@ def purge(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, 
     purged = yield from engine.removing(stream, stream.purge(body.filter.encode(), body.seq, body.keep))
     with engine.containment.changing(stream):
         try:
-            engine.tick.keep_change(stream)
+            engine.tick.write_change(stream)
         except StoreWriteError as error:
             raise codes.STREAM_PURGE_FAILED.exception(err=str(error)) from error
     return StreamPurgeResponse(success=True, purged=purged)
@@ -175,7 +175,7 @@ def delete_message(engine: JetStreamEngine, request: ApiRequest) -> SuccessRespo
     with engine.containment.changing(stream):
         stream.delete_message(body.seq, erase=not body.no_erase)
         try:
-            engine.tick.keep_change(stream)
+            engine.tick.write_change(stream)
         except StoreWriteError as error:
             raise codes.STREAM_MSG_DELETE_FAILED.exception(err=str(error)) from error
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)

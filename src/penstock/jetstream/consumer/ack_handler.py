@@ -48,7 +48,7 @@ class AckHandler:
         if settled:
             consumer.acked(now)
         if queue.samples:
-            self._tell_samples(now)
+            self._publish_samples(now)
         return is_used
 
     def on_flow_reply(self, header: bytes) -> None:
@@ -122,7 +122,7 @@ class AckHandler:
             consumer.dead_letters.add(stream_seq, DeadLetter(deliveries, TERMINATED, reason, consumer_seq))
             return 0
         settled = self._settle(stream_seq, consumer_seq)
-        consumer.tell_terminated(stream_seq, consumer_seq, deliveries, reason)
+        consumer.advise_terminated(stream_seq, consumer_seq, deliveries, reason)
         return settled
 
     def _sample_percent(self) -> int:
@@ -134,7 +134,7 @@ class AckHandler:
         metrics = consumer.engine.advisories
         return percent if percent and metrics.metric_wanted(consumer.ack_metric) else 0
 
-    def _tell_samples(self, now: int) -> None:
+    def _publish_samples(self, now: int) -> None:
         consumer = self._consumer
         samples, consumer.acks.samples = consumer.acks.samples, []
         for stream_seq, consumer_seq, deliveries, delivered_at in samples:

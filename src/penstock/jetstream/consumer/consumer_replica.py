@@ -100,9 +100,9 @@ class ConsumerReplica:
         self.config = config
         self.created = meta.created
         self.closed = False
-        self._stands_still = False  # closed, and end() has yet to follow
+        self._suspended = False  # closed, and end() has yet to follow
         self.turn = 0
-        self._share = 0
+        self._quantum = 0
         self.ack_metric = f"CONSUMER.ACK.{stream.name}.{self.name}"
         self.delivered_at = 0  # time of the last delivery and the last ack in ns; 0 before the first
         self.acked_at = 0
@@ -110,7 +110,7 @@ class ConsumerReplica:
         self._removals = -1  # the log's removal counter at the last _drop_missing()
         self._acks_full = False  # the last delivery stopped at max_ack_pending
         self._used_at = now
-        self._floor_held: tuple[int, int] | None = None  # the floor that infos show; None: the real one
+        self._floor_shown: tuple[int, int] | None = None  # the floor that infos show; None: the real one
         self._paused = rules.pause_until_ns(config) > now
         acks_by_flow = config.ack_policy is AckPolicy.FLOW_CONTROL
         # A driven consumer delivers nothing itself: a mirror or source reports what it has read.
@@ -187,7 +187,7 @@ class ConsumerReplica:
             return cls(engine, stream, meta, store, now)
         except Exception:
             # Do not leave files that a restart cannot open.
-            faults.contain(store.delete, partial(engine.containment.consumer_still_kept, stream, name))
+            faults.contain(store.delete, partial(engine.containment.record_leftover_consumer, stream, name))
             raise
 
     @classmethod
@@ -254,7 +254,7 @@ class ConsumerReplica:
     def acked(self, now: int) -> None:
         """Records that acks removed messages from the pending ones."""
         self.acked_at = now
-        self._floor_held = None
+        self._floor_shown = None
 
     def write(self) -> None:
         """Hands changes to the operating system. With sync_always, syncs them if confirmations depend on
@@ -269,12 +269,12 @@ class ConsumerReplica:
         if not self._recorder.is_behind and not self.closed:  # else they were not written
             self._acks.confirm()
 
-    def deliver(self, now: int, share: int) -> None:
-        """Sends pending messages, at most `share`, so that other consumers get their turn and the journal is
+    def deliver(self, now: int, quantum: int) -> None:
+        """Sends pending messages, at most `quantum`, so that others get their turn and the journal is
         written."""
         if self.closed or self.is_driven:
             return
-        self._share = share
+        self._quantum = quantum
         self._drop_removed()
         if self._paused:
             self._wiring().wait(self, False)
@@ -321,16 +321,16 @@ class ConsumerReplica:
         wait(self, push.target.subject, self.acks.mark)
 
     def _run(self, targets: list[Target], now: int) -> int:
-        share = unwritten.share_of(self, self._share)
+        quantum = unwritten.durable_quantum(self, self._quantum)
         floor = self._floor
-        end = self.pump.run(targets, now, share)
-        if not share:
+        end = self.pump.run(targets, now, quantum)
+        if not quantum:
             end = RunEnd.RUN_EMPTY  # the engine calls again when the stream can be written
         if end in _FULL and self._removals != self.stream.log.removals:
             self._drop_missing()
             self.engine.tick.touch_consumer(self)
         if self.pump.sent:
-            self.engine.turns.delivered(self, self.pump.sent)
+            self.engine.scheduler.delivered(self, self.pump.sent)
             self.delivered_at = self._used_at = now
             self.redelivery.delivered(now)
         if self.pump.given_up:
@@ -366,7 +366,7 @@ class ConsumerReplica:
 
     def purged(self) -> None:
         """Counts purged messages as delivered and acked."""
-        self._floor_held = None
+        self._floor_shown = None
         self._drop_missing()
         self.state.skip(self.stream.log.first_seq - 1)
         self.engine.tick.touch_consumer(self)
@@ -425,15 +425,15 @@ class ConsumerReplica:
         paused = rules.pause_until_ns(self.config) > now
         if paused != self._paused:
             self._paused = paused
-            self._tell_pause()
+            self._advise_pause()
 
-    def tell_created(self) -> None:
+    def advise_created(self) -> None:
         """Publishes the advisories of a new consumer: that it was created, and whether it is paused."""
         self.engine.advisories.consumer_action(self.stream.name, self.name, "create")
         if self._paused:
-            self._tell_pause()
+            self._advise_pause()
 
-    def _tell_pause(self) -> None:
+    def _advise_pause(self) -> None:
         until = format_time_or_zero(rules.pause_until_ns(self.config))
         self.advise("PAUSE", "consumer_pause", paused=self._paused, pause_until=until)
 
@@ -558,7 +558,7 @@ class ConsumerReplica:
         self._needs_changed()
         self.redelivery.configure(rules.ack_waits_ns(self.config), self.config.max_deliver, now)
         self.delivered_at = self.acked_at = 0
-        self._floor_held = None
+        self._floor_shown = None
         self._used_at = now
         self.engine.tick.touch_consumer(self)
         return seq
@@ -584,7 +584,7 @@ class ConsumerReplica:
             created=format_time(self.created),
             config=rules.with_versions(self.config, self.engine.config),
             delivered=_sequence(state.delivered_consumer, state.delivered_stream, self.delivered_at),
-            ack_floor=_sequence(*(self._floor_held or self._floor), self.acked_at),
+            ack_floor=_sequence(*(self._floor_shown or self._floor), self.acked_at),
             num_ack_pending=state.num_pending,
             # With max_deliver 1 there are no redeliveries: a message that was given up does not count as one.
             num_redelivered=0 if self.config.max_deliver == 1 else state.num_redelivered,
@@ -619,23 +619,23 @@ class ConsumerReplica:
         before."""
         if not self.dead_letters.wanted:
             # They were not acked. As on the official server, infos show the earlier floor until the next ack.
-            self._floor_held = self._floor_held or floor
+            self._floor_shown = self._floor_shown or floor
         for stream_seq, deliveries in given_up:
             if self.dead_letters.wanted:
                 self.dead_letters.add(stream_seq, DeadLetter(deliveries, MAX_DELIVER, ""))
             else:
-                self.tell_given_up(stream_seq, deliveries)
+                self.advise_given_up(stream_seq, deliveries)
 
     def settle(self, stream_seq: int) -> int:
         """Drops a message that was given up from the ack state; returns by how many the pending count
         fell."""
         return int(self.state.drop(stream_seq))
 
-    def tell_given_up(self, stream_seq: int, deliveries: int) -> None:
+    def advise_given_up(self, stream_seq: int, deliveries: int) -> None:
         """Publishes the advisory about a message that reached max_deliver."""
         self.advise("MAX_DELIVERIES", "max_deliver", stream_seq=stream_seq, deliveries=deliveries)
 
-    def tell_terminated(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> None:
+    def advise_terminated(self, stream_seq: int, consumer_seq: int, deliveries: int, reason: str) -> None:
         """Publishes the advisory about a +TERM."""
         fields: dict[str, object] = {"reason": reason} if reason else {}
         fields |= {"consumer_seq": consumer_seq, "stream_seq": stream_seq, "deliveries": deliveries}
@@ -670,7 +670,7 @@ class ConsumerReplica:
 
     def _expire(self, now: int) -> None:
         try:
-            self.engine.tick.keep_removals(self.stream)
+            self.engine.tick.write_removals(self.stream)
         except StoreWriteError:  # already logged
             self._used_at = now
         else:
@@ -680,7 +680,7 @@ class ConsumerReplica:
         """Removes the consumer without a request, such as after its inactive threshold. Where its files
         cannot be removed, a restart recovers it and it expires again."""
         with contextlib.suppress(StoreWriteError):  # already logged
-            self.engine.tick.keep_removals(self.stream)
+            self.engine.tick.write_removals(self.stream)
         self._leave_stream()
         try:
             self.store.delete()
@@ -695,7 +695,7 @@ class ConsumerReplica:
         until another request removes it. Raises StoreWriteError where the removals by its acks cannot be
         written; then the consumer continues.
         """
-        self.engine.tick.keep_removals(self.stream)
+        self.engine.tick.write_removals(self.stream)
         self._leave_stream()
         try:
             self.store.delete(sync=sync)
@@ -714,14 +714,14 @@ class ConsumerReplica:
             self.engine.reviews.begin(self.stream)
         self.engine.advisories.consumer_action(self.stream.name, self.name, "delete")
 
-    def stand_still(self) -> None:
+    def suspend(self) -> None:
         """Stops applying, delivering and writing; end() follows."""
-        self._stands_still = self.closed = True
+        self._suspended = self.closed = True
 
     def end(self) -> None:
         """Ends waiting requests and unregisters. The caller removes the files."""
-        if not self.closed or self._stands_still:
-            self._stands_still = False
+        if not self.closed or self._suspended:
+            self._suspended = False
             if self.pull is not None:
                 self.pull.end_all(CONSUMER_DELETED)
             self._leave()

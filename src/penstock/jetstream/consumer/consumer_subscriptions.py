@@ -68,7 +68,7 @@ class ConsumerSubscriptions:
         config = consumer.config
         of_work_queue = consumer.stream.config.retention is RetentionPolicy.WORKQUEUE
         if of_work_queue and not (config.direct or config.sourcing):
-            self.claims.hold(consumer.name, filters_of(config) or [ALL])
+            self.claims.claim(consumer.name, filters_of(config) or [ALL])
 
     def remove(self, consumer: ConsumerReplica) -> None:
         """Unregisters the consumer."""

@@ -197,9 +197,11 @@ class DeadLetters:
         consumer = self._consumer
         settled = consumer.settle(seq)
         if dead_letter.reason == MAX_DELIVER:
-            consumer.tell_given_up(seq, dead_letter.deliveries)
+            consumer.advise_given_up(seq, dead_letter.deliveries)
         else:
-            consumer.tell_terminated(seq, dead_letter.consumer_seq, dead_letter.deliveries, dead_letter.text)
+            consumer.advise_terminated(
+                seq, dead_letter.consumer_seq, dead_letter.deliveries, dead_letter.text
+            )
         return settled
 
     def _publish(self, seq: int, now: int) -> None:

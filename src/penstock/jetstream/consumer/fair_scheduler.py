@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 # Messages that all consumers may deliver together in a tick, and the minimum for each.
 TICK_MESSAGES = 32 * 1024
-SHARE_LEAST = 64
+QUANTUM_MIN = 64
 
 
 class Schedulable(Protocol):
@@ -45,9 +45,9 @@ class FairScheduler:
         turns.sort()  # by turn, then position: no two entries are equal
         return [one for _, _, one in turns]
 
-    def share(self, consumers: int) -> int:
+    def quantum(self, consumers: int) -> int:
         """Messages that each of `consumers` may deliver in this tick."""
-        return max(SHARE_LEAST, TICK_MESSAGES // max(consumers, 1))
+        return max(QUANTUM_MIN, TICK_MESSAGES // max(consumers, 1))
 
     def delivered(self, consumer: Schedulable, messages: int) -> None:
         """Advances the turn of a consumer by what it delivered."""

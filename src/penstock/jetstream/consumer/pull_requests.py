@@ -161,15 +161,15 @@ class PullQueue:
     def sweep(self, now: int) -> None:
         """Drops expired requests (with 408) and those whose reply subject has no subscriber."""
         self._swept_at = now
-        kept: list[Target] = []
+        remaining: list[Target] = []
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
             if request.expires is not None and request.expires <= now:
                 self.last_active = max(self.last_active, request.expires)
                 self._send(request.subject, REQUEST_TIMEOUT.block(request.pending_headers()))
             elif request.is_wanted(self._index):
-                kept.append(request)
-        self.requests[:] = kept
+                remaining.append(request)
+        self.requests[:] = remaining
 
     def drop_expired(self, now: int) -> None:
         """Ends expired requests before a delivery, in case their timer is late: they get no message."""
@@ -182,16 +182,16 @@ class PullQueue:
     def at_end_of_stream(self, now: int) -> None:
         """All messages are delivered: ends no_wait requests that got a message or would not wait for one
         (404)."""
-        kept: list[Target] = []
+        remaining: list[Target] = []
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
             if request.no_wait and (request.expires is None or request.delivered):
                 self.last_active = now
                 self._send(request.subject, NO_MESSAGES.block())
             else:
-                kept.append(request)
-        if len(kept) != len(self.requests):
-            self.requests[:] = kept
+                remaining.append(request)
+        if len(remaining) != len(self.requests):
+            self.requests[:] = remaining
 
     def after_delivery(self, now: int) -> None:
         """Restarts the heartbeat intervals of the requests that got messages."""

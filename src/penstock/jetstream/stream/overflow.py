@@ -44,12 +44,12 @@ class Overflow:
         self.full = DirtyList(wake)  # streams that rejected publishes
         self._warned_ns = 0
 
-    def bound(self, stream: StreamReplica, config: EngineConfig, *, is_held: bool) -> None:
+    def bound(self, stream: StreamReplica, config: EngineConfig, *, is_syncing: bool) -> None:
         """Sets the limits of a stream; is_held: its sync is in flight, and nothing is applied."""
         msgs, size = config.buffered_msgs_max, config.buffered_bytes_max
         sink = stream.sink
         sink.bytes_max = NO_LIMIT if size < 0 else size or BYTES_MAX
-        sink.msgs_max = (NO_LIMIT if msgs < 0 else msgs or MSGS_MAX) if is_held or msgs or size else 0
+        sink.msgs_max = (NO_LIMIT if msgs < 0 else msgs or MSGS_MAX) if is_syncing or msgs or size else 0
 
     def answer(self, index: SubscriptionIndex, now: int) -> None:
         """Sends errors to the publishers whose messages were rejected in this tick."""

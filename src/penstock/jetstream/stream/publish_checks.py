@@ -84,9 +84,13 @@ def check(
     rollup = check_rollup(stream, header)
     if config.allow_msg_counter:
         return _counted(stream, subject, decision, increment)
-    ttl_ns, kept = own_ttl(stream, decision.header)
+    ttl_ns, stored_header = own_ttl(stream, decision.header)
     return decision._replace(
-        header=kept, rollup=rollup, ttl_ns=ttl_ns, schedule_due=request.due, purged_schedule=request.purged
+        header=stored_header,
+        rollup=rollup,
+        ttl_ns=ttl_ns,
+        schedule_due=request.due,
+        purged_schedule=request.purged,
     )
 
 

@@ -85,7 +85,7 @@ class SourcePositions:
         known.update(self._left)
         for source_state in source_states:
             if source_state.index_name in known and not source_state.is_mirror:
-                source_state.goes_on(*known[source_state.index_name])
+                source_state.resume_at(*known[source_state.index_name])
 
     def _read(self, log: StreamLog) -> None:
         """Reads the journal."""

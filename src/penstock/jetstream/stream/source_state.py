@@ -64,7 +64,7 @@ class SourceState:
             self.ident = ident
         self.batch = CopyBatch(None if self.is_mirror else header_line(self.source, self.ident))
 
-    def goes_on(self, seq: int, ident: str) -> None:
+    def resume_at(self, seq: int, ident: str) -> None:
         """Sets the position after a restart."""
         self._seq, self.ident = seq, ident
 

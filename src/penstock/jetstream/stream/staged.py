@@ -72,9 +72,9 @@ class BatchCheck:
         rollup = self._check_rollup(subject, request.header)
         self._count(subject, request.header, payload, is_schedule=bool(request.due))
         self._check_room(subject, rollup)
-        ttl_ns, kept = publish_checks.own_ttl(stream, publish_checks.as_stored(request.header))
+        ttl_ns, stored_header = publish_checks.own_ttl(stream, publish_checks.as_stored(request.header))
         decision = publish_checks.Decision(
-            kept,
+            stored_header,
             msg_id,
             rollup=rollup,
             ttl_ns=ttl_ns,

@@ -150,7 +150,7 @@ class StreamReplica:
         return short_hash(format_time(self.created))
 
     @property
-    def is_kept(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether everything stored is durable: written, and synced where acks wait for a sync.
 
         No copy of a message may exist before that, and an origin may not remove a message before its copy is
@@ -340,7 +340,9 @@ class StreamReplica:
             self.positions.leave(
                 [one for one in present if one not in self.source_states and not one.is_mirror]
             )
-        self._go_on([source_state for source_state in self.source_states if source_state not in present])
+        self._resume_sources(
+            [source_state for source_state in self.source_states if source_state not in present]
+        )
         self.ids.resize(config.duplicate_window, now)
         if was_mirror and config.mirror is None and not len(self.ids):
             recover_ids(self.ids, self.log, now)  # from now on this stream detects duplicates itself
@@ -418,7 +420,7 @@ class StreamReplica:
             while at:
                 _, at = enforce_part(self.log, self.limits, at, sys.maxsize)
         recover_ids(self.ids, self.log, now)
-        self._go_on(self.source_states)
+        self._resume_sources(self.source_states)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)
         if self.config.allow_msg_schedules:
@@ -535,7 +537,7 @@ class StreamReplica:
 
     def _configure(self) -> None:
         self._choose_needs()
-        self._choose_inflows()
+        self._choose_sources()
         self.store.set_compression(self.config.compression is Compression.S2)
         self.limits = _plain_limits(self.config, self.interest_state)
         if not self.config.allow_batched:
@@ -547,7 +549,7 @@ class StreamReplica:
         )
         self.expiry.leave_marker = self._leave_marker if self.config.subject_delete_marker_ttl else None
 
-    def _choose_inflows(self) -> None:
+    def _choose_sources(self) -> None:
         """Creates the source states of the configuration. Origins that remain keep their position."""
         mirror, sources = self.config.mirror, self.config.sources
         if mirror is not None:
@@ -566,7 +568,7 @@ class StreamReplica:
         if sources and self.positions is None:
             self.positions = SourcePositions(self.store)
 
-    def _go_on(self, source_states: list[SourceState]) -> None:
+    def _resume_sources(self, source_states: list[SourceState]) -> None:
         """Restores the positions of sources that existed before."""
         if self.positions is not None and source_states:
             self.positions.recover(source_states, self.log)
