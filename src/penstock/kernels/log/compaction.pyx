@@ -228,7 +228,7 @@ cdef int copy_live(StreamLog log, MessageBlock source, MessageBlock made) except
             continue
         status = log._decode(source, i, &r)
         if status != RECORD_OK:
-            log._count_lost(source, i, source.seq_at(i), status)
+            log._count_lost(source, i, status)
             continue
         d = made.reserve(r.size)
         memcpy(d, source.data + source.entries[i].offset, r.size)

@@ -236,7 +236,7 @@ cdef class FilterCursor:
                     self.upto = block.seq_at(at)
                     status = log._decode(block, at, &r)
                     if status != RECORD_OK:
-                        log._lose(block, at, self.upto, status)     # the blocks may have changed
+                        log._lose(block, at, status)     # the blocks may have changed
                         break
                     if self._matches(&r):
                         self._put(self.upto)

@@ -88,8 +88,8 @@ cdef class LogCore:
     cdef MessageBlock _seek(self, uint64_t seq)
     cdef int _load(self, MessageBlock block) except -1
     cdef int _unload(self, MessageBlock block) except -1
-    cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
-    cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1
+    cdef int _lose(self, MessageBlock block, size_t at, int status) except -1
+    cdef int _count_lost(self, MessageBlock block, size_t at, int status) except -1
     cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1
     cdef Entry* _entry(self, uint64_t seq) noexcept
     cdef int _link(self, uint64_t from_seq, uint64_t to_seq) noexcept

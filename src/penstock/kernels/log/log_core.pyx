@@ -23,7 +23,6 @@ from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.log.subject_state cimport Follower, LogWatch, Subject, SubjectState
 from penstock.kernels.log.message_block cimport (
     ENTRY_DEAD,
-    ENTRY_NONE,
     ENTRY_OFFSET,
     NEXT_FAR,
     SPAN_MAX,
@@ -277,39 +276,51 @@ cdef class LogCore:
             return 0
         status = self._decode(block, at, r)
         if status != RECORD_OK:
-            self._lose(block, at, seq, status)
+            self._lose(block, at, status)
             return 0
         return 1
 
-    cdef int _lose(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1:
-        self._count_lost(block, at, seq, status)
-        if seq == self.first_seq:
+    cdef int _lose(self, MessageBlock block, size_t at, int status) except -1:
+        self._count_lost(block, at, status)
+        if self._next_live(self.first_seq) != self.first_seq:
             self._advance_first()
         return 0
 
-    cdef int _count_lost(self, MessageBlock block, size_t at, uint64_t seq, int status) except -1:
-        """The disk lied about one message: it counts as gone, loudly. Its subject isn't known any more, so
-        the subject's state keeps counting it until the log is opened again; readers skip it. Only durable
-        logs lose messages, and those count whole records."""
-        cdef uint32_t offset = block.entries[at].offset
+    cdef int _count_lost(self, MessageBlock block, size_t at, int status) except -1:
+        """Counts the unreadable message at `at`, and all others of its block, as gone.
+
+        The sizes of unreadable records are unknown: between two records there may also be notes, or records that
+        went. Guesses would make the counters drift and wrap, and limits would then remove readable messages.
+        Therefore the whole block is checked and its bytes are counted again.
+
+        The subjects of these messages are unknown, too: the subjects' state keeps counting them until the log is
+        opened again, and readers skip them. Only durable logs lose messages, and those count whole records.
+        """
+        cdef Record r
+        cdef size_t i
+        cdef int found
         cdef uint64_t size = 0
-        block.entries[at].offset = offset | <uint32_t>ENTRY_DEAD
-        if at + 1 < block.count and block.entries[at + 1].offset != <uint32_t>ENTRY_NONE:
-            size = (block.entries[at + 1].offset & <uint32_t>ENTRY_OFFSET) - offset
-        else:
-            size = block.size - offset
-        if size > block.live_bytes or block.live == 1:
-            size = block.live_bytes
-        block.live -= 1
-        block.live_bytes -= size
-        self.messages -= 1
-        self.bytes -= size if size < self.bytes else self.bytes
-        self.removals += 1
-        self.lost += 1
+        cdef list lost = []
+        for i in range(block.count):
+            if block.entries[i].offset & <uint32_t>ENTRY_DEAD:
+                continue
+            found = status if i == at else self._decode(block, i, &r)
+            if found == RECORD_OK:
+                size += r.size
+                continue
+            lost.append((block.entries[i].offset, block.seq_at(i), WHY.get(found, "it is another record")))
+            block.entries[i].offset |= <uint32_t>ENTRY_DEAD
+        block.live -= len(lost)
+        self.bytes -= block.live_bytes - size
+        block.live_bytes = size
+        self.messages -= len(lost)
+        self.removals += len(lost)
+        self.lost += len(lost)
         if self.watch is not None:
             self.watch.lost()
         if self.on_lost is not None:
-            self.on_lost(block.number, offset, seq, WHY.get(status, "it is another record"))
+            for offset, seq, why in lost:
+                self.on_lost(block.number, offset, seq, why)
         return 0
 
     # ------------------------------------------------------------------ looking for sequences
@@ -501,7 +512,7 @@ cdef class LogCore:
             return 0
         status = self._decode(block, at, &r)
         if status != RECORD_OK:
-            self._lose(block, at, seq, status)
+            self._lose(block, at, status)
             return 1
         if noted and self.durable and (secure or seq != self.first_seq):
             self._note_range(seq)

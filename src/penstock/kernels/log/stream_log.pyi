@@ -30,8 +30,9 @@ class StreamLog(LogCore):
     that writes them. load_block(number, size) gives the bytes of a closed block back; read_pieces([(number,
     pieces)]) some of several, as kernels.readahead.Reading does, or None where the blocks have to be loaded.
     on_lost(number, offset, seq, why) hears of messages whose bytes on disk turned out to be wrong; they count
-    as removed. storage ("file" or "memory") says what a message counts in `bytes`: a stream that its
-    configuration calls a file's counts as such wherever it is kept.
+    as removed, and once one is found all others of its block are looked for. storage ("file" or "memory")
+    says what a message counts in `bytes`: a stream that its configuration calls a file's counts as such
+    wherever it is kept.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ def read_log(log: StreamLog, from_seq: int, *, memory: bool, damaged: bool = Fal
     while seq:
         lost = log.lost
         message = log.load(seq)
-        if damaged and message is None and log.lost == lost + 1 and log.next_seq(seq) != seq:
+        if damaged and message is None and log.lost > lost and log.next_seq(seq) != seq:
             seq = log.next_seq(seq + 1)
             continue
         if message is None or message.seq != seq:
@@ -373,9 +373,6 @@ class StreamRecord:
         first = min(live, default=log.last_seq + 1)
         found = (len(live), self._bytes, first)
         said = (log.messages, log.bytes, log.first_seq)
-        if self.damaged and log.lost:
-            # What took the bytes changed on the disk, one record or also the tombstones after it, is unknown.
-            said = (log.messages, self._bytes, log.first_seq)
         if found != said:
             raise Violation("counters", f"{self.name}: (messages, bytes, first) are {found}, it says {said}")
         self._hold_limits(found)

@@ -1,0 +1,61 @@
+"""What the simulation found about messages whose bytes the disk lost, told as briefly as it can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from penstock.kernels.log.stream_log import StreamLog
+from penstock.store.file import FileStore
+from penstock.testing.sim.sim_disk import SimDisk
+
+BLOCK = Path("/store/jetstream/%24G/streams/S/msgs/1.blk")
+SIZE = len(b"S.1") + 30 + 100  # of a message
+
+
+def log_of_two_blocks() -> tuple[SimDisk, StreamLog]:
+    """A block with messages 1 to 7, four tombstones of the removal of 2 to 5, and message 8; another one with
+    9 to 11. The server has restarted since."""
+    disk = SimDisk(Random(1))
+    stream = FileStore("/store", disk=disk, block_size=1350).account("$G").create_stream("S", b"{}", "file")
+    log = stream.log
+    for number in range(1, 8):
+        log.append(b"S.%d" % number, b"", b"." * 100, number)
+    for seq in (2, 4, 3, 5):
+        log.remove(seq)
+        stream.write()
+    for number in range(8, 12):
+        log.append(b"S.%d" % (number % 10), b"", b"." * 100, number)
+        stream.write()
+    assert [len(block) for block in log.block_list()] == [8, 3]
+    disk.restart()
+    log = FileStore("/store", disk=disk, block_size=1350).account("$G").open_stream("S").log
+    log.release_idle()  # recovery read the block to apply its tombstones
+    return disk, log
+
+
+def damage(disk: SimDisk, *seqs: int) -> None:
+    """The first block's records of these sequences are zeros."""
+    file = disk._file(BLOCK)
+    for seq in seqs:
+        at = file.data.index(b"S.%d." % seq) - 22  # length, sequence, time and the subject's length
+        file.data[at : at + SIZE] = bytes(SIZE)
+
+
+def test_lost_messages_leave_exactly_the_bytes_of_those_that_can_be_read() -> None:
+    disk, log = log_of_two_blocks()
+    assert (log.messages, log.bytes) == (7, 7 * SIZE)
+    damage(disk, 1, 7)  # the tombstones are between 7 and 8
+    assert log.load(7) is None
+    assert (log.messages, log.bytes, log.first_seq, log.lost) == (5, 5 * SIZE, 6, 2)
+
+
+def test_a_limit_of_bytes_removes_no_readable_message_after_others_were_lost() -> None:
+    disk, log = log_of_two_blocks()
+    damage(disk, 1, 7)
+    assert log.load(1) is log.load(7) is None
+    for seq in (6, 8, 9, 10, 11):
+        log.remove(seq)
+    log.append(b"S.x", b"", b"small", 12)
+    assert log.limit(-1, 10 * SIZE) == 0
+    assert (log.messages, log.bytes) == (1, len(b"S.x") + 30 + len(b"small"))
