@@ -4,6 +4,7 @@ of the suite replays it from then on."""
 from __future__ import annotations
 
 REGRESSION_SEEDS: tuple[int, ...] = (
+    635,
     500244,
     500307,
     500479,
@@ -131,6 +132,7 @@ REGRESSION_SEEDS: tuple[int, ...] = (
     98001302,
     98001396,
     98003534,
+    98003878,
     98010096,
     98015180,
     98015210,

@@ -50,10 +50,10 @@ def judge(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> 
             require(made, "no resurrection", f"stream {name} was deleted and is back")
             world.streams[name] = known = world.new_record(stream)
             known.damaged, known.is_promised = world.damaged, False
-            known.adopt(stream)
+            known.adopt(stream, world.opened[name])
         elif world.damaged:
             known.damaged = True
-            known.adopt(stream)
+            known.adopt(stream, world.opened[name])
         else:
             if ("update", name) in in_flight or name in world.half_updated:
                 known.limits_changed = True
@@ -64,11 +64,12 @@ def judge(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> 
             if known.copies is not None:
                 known.copies.note_rollups(there)
             world.batches.judge(known, there, world.now, power=power)
-            known.judge(stream, world.now, power=power, always=world.always)
+            opened = world.opened[name]
+            known.judge(stream, world.now, opened=opened, power=power, always=world.always)
         for one in known.features:
             one.recovered(world.now, power=power or is_new, damaged=world.damaged)
         if power:
-            known.survived_power_loss(world.now)
+            known.survived_power_loss(world.opened[name])
             known.may_have_holes |= may_leave_holes(world)
     world.batches.crashed(damaged=world.damaged)
     _judge_consumers(world, in_flight, power=power)

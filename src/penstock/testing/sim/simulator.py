@@ -32,6 +32,7 @@ from penstock.testing.sim.counter_checks import Counters
 from penstock.testing.sim.dead_letter_checks import LETTERS, DeadLetterChecks
 from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.logtap import LogTap
+from penstock.testing.sim.opened_streams import OpenedStreams
 from penstock.testing.sim.oracle import History, Origins
 from penstock.testing.sim.recovery_checks import dump, judge, note_holes
 from penstock.testing.sim.removal_checks import Removals
@@ -95,6 +96,7 @@ class Simulator:
         self.dead_letters = DeadLetterChecks()
         self.removals = Removals()
         self.origins = Origins()
+        self.opened: dict[str, int] = {}  # last sequences of the streams that the last crash left
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete or update
         self.indeterminate: set[str] = set()  # streams whose creation or deletion failed halfway
         self.half_updated: set[str] = set()  # streams whose update did: it may apply after a restart
@@ -146,7 +148,7 @@ class Simulator:
             )  # fmt: skip
             self.engine = JetStreamEngine(
                 self.index,
-                self.store.account("$G"),
+                OpenedStreams(self.store.account("$G"), self.opened),
                 config=EngineConfig(
                     server_name="sim", version="2.14.0", sync_always=self.always,
                     sync_interval_ns=20 * SECOND_NS, write_retry_ns=RETRY_NS, journal_min_bytes=300,
@@ -164,6 +166,7 @@ class Simulator:
         self.crashes += 1
         self.say(f"{'POWER LOSS' if power else 'KILL'} after {self.disk.ops} operations on the disk")
         self.kill_phase = None
+        self.opened.clear()
         self.batches.died(self.now)
         for record in self.streams.values():
             for one in record.features:

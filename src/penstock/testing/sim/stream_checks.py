@@ -218,13 +218,10 @@ class StreamRecord:
         """Records that this state is durable."""
         self.synced, self.is_promised = picture, True
 
-    def survived_power_loss(self, now: int) -> None:
-        """What recovery found is durable, except the markers that it left for expired messages."""
-        last, live = self.last_seq, dict(self.kept.live)
-        while last in live and live[last].tag == 0 and live[last].ts == now:
-            del live[last]
-            last -= 1
-        self.was_synced(self.kept._replace(live=live, last_seq=last))
+    def survived_power_loss(self, opened: int) -> None:
+        """What recovery found up to sequence `opened` is durable; what it appended itself is not."""
+        live = {seq: held for seq, held in self.kept.live.items() if seq <= opened}
+        self.was_synced(self.kept._replace(live=live, last_seq=opened))
 
     def _check_new(self, held: Held) -> None:
         if self.copies is not None and self.copies.takes_in(held):
@@ -489,8 +486,11 @@ class StreamRecord:
 
     # --- after a crash
 
-    def judge(self, stream: StreamReplica, now: int, *, power: bool, always: bool) -> None:
-        """Compares the recovered messages with what must have survived, and adopts them."""
+    def judge(self, stream: StreamReplica, now: int, *, opened: int, power: bool, always: bool) -> None:
+        """Compares the recovered messages with what must have survived, and adopts them.
+
+        opened: the last sequence on disk. What recovery appended itself comes after it.
+        """
         log = stream.log
         found = self.read(log, 1)
         base = self.synced if power else self.kept
@@ -499,24 +499,24 @@ class StreamRecord:
             must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}
         missing = [held for seq, held in must.items() if found.get(seq) != held]
         self.base = base
-        self._judge_found(found, base)
+        self._judge_found(found, base, opened)
         unexplained = [held for held in missing if not self.may_be_missing(held, found, now, power=power)]
         if unexplained:
             raise Violation(
                 "acked means kept", f"{self.name}: {unexplained} were stored, recovery found {sorted(found)}"
             )
-        if log.last_seq < base.last_seq:
-            raise Violation("sequence", f"{self.name}: {base.last_seq} was the last, now {log.last_seq}")
+        if opened < base.last_seq:
+            raise Violation("sequence", f"{self.name}: {base.last_seq} was the last, now {opened}")
         if not power:
             self._judge_prefix(found, base, now)
-        self.adopt(stream, found)
+        self.adopt(stream, opened, found)
 
-    def _judge_found(self, found: dict[int, Held], base: SimSnapshot) -> None:
+    def _judge_found(self, found: dict[int, Held], base: SimSnapshot, opened: int) -> None:
         tags: dict[int, int] = {}
         for seq, held in found.items():
             known = self.ever.get(seq)
-            if held.tag == 0 and seq > base.last_seq:
-                continue  # a marker left by recovery
+            if held.tag == 0 and seq > opened:
+                continue  # recovery appended it
             if held.tag and not self._is_copy(held):
                 if held.tag in tags:
                     raise Violation("no duplicate", f"{self.name}: {held.tag} is {tags[held.tag]} and {seq}")
@@ -573,8 +573,9 @@ class StreamRecord:
         if missing and present and min(missing) < max(present) and not self.asked and not self.published:
             raise Violation("prefix", f"{self.name}: {missing} are gone, {present} are there")
 
-    def adopt(self, stream: StreamReplica, found: dict[int, Held] | None = None) -> None:
-        """Adopts the present state of the stream."""
+    def adopt(self, stream: StreamReplica, opened: int, found: dict[int, Held] | None = None) -> None:
+        """Adopts the present state of the stream. opened: the last sequence on disk; recovery may have given
+        the sequences after it to other messages than those that were lost."""
         log = stream.log
         self.config, self.identity = stream.config, stream.identity
         found = self.read(log, 1) if found is None else found
@@ -585,16 +586,14 @@ class StreamRecord:
         self.last_seq = log.last_seq
         self.lost = log.lost
         self._bytes = sum(held.size for held in self.live.values())
-        self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= self.last_seq}
-        self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= self.last_seq}
+        self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= opened}
+        self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= opened}
         # A marker of the recovery may have the sequence of an unwritten publish.
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if self._is_at(tag, seq)}
         self.ids = {msg_id: first for msg_id, first in self.ids.items() if self._may_have(msg_id, first[0])}
         for held in self.live.values():
             if held.tag:
                 self._note(held)
-            else:
-                self.ever.pop(held.seq, None)  # a marker of the recovery, where a publish was not written
         lost = frozenset(range(1, self.last_seq + 1)) - self.live.keys()
         self.kept = SimSnapshot(self.live, self.last_seq, lost)
         self.end_tick()
