@@ -1,4 +1,4 @@
-"""Raw dialogues with a server: bytes sent, bytes received, and whether the connection stayed open."""
+"""Raw transcripts with a server: bytes sent, bytes received, and whether the connection stayed open."""
 
 from __future__ import annotations
 

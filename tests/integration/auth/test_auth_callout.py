@@ -52,7 +52,7 @@ def service(port: int) -> Iterator[RawNats]:
     client.close()
 
 
-def knocking(port: int, **connect: object) -> Wire:
+def unauthenticated(port: int, **connect: object) -> Wire:
     """A client that has sent CONNECT, and a PING that is answered when it is in."""
     wire = Wire(port)
     settings = {"verbose": False, "pedantic": False, "headers": True, **connect}
@@ -106,7 +106,9 @@ class Question:
 
 
 def test_the_service_is_told_who_asks(port: int, service: RawNats) -> None:
-    wire = knocking(port, user="joe", **{"pass": "secret"}, name="app", lang="test", version="1", protocol=1)
+    wire = unauthenticated(
+        port, user="joe", **{"pass": "secret"}, name="app", lang="test", version="1", protocol=1
+    )
     question = Question(service)
     claims, body = question.claims, question.body
     assert (claims.audience, claims.subject) == ("nats-authorization-request", ISSUER.public)
@@ -125,7 +127,7 @@ def test_the_service_is_told_who_asks(port: int, service: RawNats) -> None:
 
 
 def test_a_client_becomes_who_the_service_says(port: int, service: RawNats) -> None:
-    wire = knocking(port, auth_token="anything")
+    wire = unauthenticated(port, auth_token="anything")
     Question(service).answer(user={"pub": PermissionClaim(deny=("no",))})
     wire.until(b"PONG\r\n")
     assert wire.ask(b"PUB no 0\r\n\r\n") == b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
@@ -146,7 +148,7 @@ def test_what_was_sent_behind_the_connect_waits_for_the_answer(port: int, servic
 
 
 def test_users_that_are_configured_may_be_asked_about_too(port: int, service: RawNats) -> None:
-    fixed = knocking(port, user="fixed", **{"pass": "fixed"})
+    fixed = unauthenticated(port, user="fixed", **{"pass": "fixed"})
     Question(service).answer(account="FREE")
     fixed.until(b"PONG\r\n")
     login(port, "free").close()  # not in an allowed account: nobody is asked
@@ -167,31 +169,31 @@ def test_users_that_are_configured_may_be_asked_about_too(port: int, service: Ra
     ],
 )
 def test_answers_that_do_not_fit_let_nobody_in(port: int, service: RawNats, answer: dict[str, Any]) -> None:
-    wire = knocking(port, user="joe", **{"pass": "x"})
+    wire = unauthenticated(port, user="joe", **{"pass": "x"})
     Question(service).answer(**answer)
     assert wire.rest() == VIOLATION
     wire.close()
 
 
 def test_an_empty_answer_is_no(port: int, service: RawNats) -> None:
-    wire = knocking(port, user="joe", **{"pass": "x"})
+    wire = unauthenticated(port, user="joe", **{"pass": "x"})
     service.publish(Question(service).reply)
     assert wire.rest() == VIOLATION
 
 
 def test_no_answer_in_time_is_no(port: int, service: RawNats) -> None:
-    wire = knocking(port, user="joe", **{"pass": "x"})
+    wire = unauthenticated(port, user="joe", **{"pass": "x"})
     Question(service)
     assert wire.rest() == VIOLATION
 
 
 def test_without_a_service_nobody_else_is_let_in(port: int) -> None:
-    assert knocking(port, user="joe", **{"pass": "x"}).rest() == VIOLATION
+    assert unauthenticated(port, user="joe", **{"pass": "x"}).rest() == VIOLATION
     login(port, "service").close()
 
 
 def test_an_end_that_the_answer_sets_is_kept(port: int, service: RawNats) -> None:
-    wire = knocking(port, user="joe", **{"pass": "x"})
+    wire = unauthenticated(port, user="joe", **{"pass": "x"})
     Question(service).answer(head={"expires": now_s() + 1})
     wire.until(b"PONG\r\n")
     assert wire.rest() == b"-ERR 'User Authentication Expired'\r\n"
@@ -209,17 +211,17 @@ def test_with_a_curve_key_questions_are_sealed_and_answers_may_be(kind: str, tmp
         service.subscribe("$SYS.REQ.USER.AUTH", 1)
         service.flush()
         for answer in ({}, {"sealed": True}, {"sealed": True, "response_by": STRANGER}):
-            wire = knocking(port, user="joe", **{"pass": "x"})
+            wire = unauthenticated(port, user="joe", **{"pass": "x"})
             question = Question(service, XKEY)
             assert question.server_xkey == wire.info["xkey"] == question.body["server_id"]["xkey"]
             question.answer(**answer)
             wire.until(b"PONG\r\n")
             wire.close()
         for answer in ({"response_by": STRANGER}, {"sealed": True, "by": STRANGER}):
-            wire = knocking(port, user="joe", **{"pass": "x"})
+            wire = unauthenticated(port, user="joe", **{"pass": "x"})
             Question(service, XKEY).answer(**answer)
             assert wire.rest() == VIOLATION
-        wire = knocking(port, user="joe", **{"pass": "x"})
+        wire = unauthenticated(port, user="joe", **{"pass": "x"})
         question = Question(service, XKEY)
         question.xkey = CurveKey.from_bytes(bytes(32))
         question.answer(sealed=True)
@@ -235,7 +237,7 @@ def test_the_subject_of_questions_is_the_servers(kind: str, tmp_path: Path) -> N
         assert answers(service, "PUB $SYS.REQ.USER.AUTH 0\r\n") == refused
         service.subscribe("$SYS.REQ.USER.AUTH", 1)
         service.flush()
-        wire = knocking(port, user="joe", **{"pass": "x"})
+        wire = unauthenticated(port, user="joe", **{"pass": "x"})
         Question(service).answer(account="AUTH")
         wire.until(b"PONG\r\n")
         assert wire.ask(b"PUB $SYS.REQ.USER.AUTH 0\r\n\r\n").decode().strip() == refused[0]

@@ -18,7 +18,7 @@ from penstock.protocol.claims import (
     TemplateClaim,
 )
 from penstock.server.config.directives import load
-from tests.integration.auth.test_auth_callout import VIOLATION, XKEY, Question, knocking
+from tests.integration.auth.test_auth_callout import VIOLATION, XKEY, Question, unauthenticated
 from tests.integration.auth.test_operators import conf
 from tests.support.conf_servers import answers, received
 from tests.support.keys import account_token, key, token_login, user_token
@@ -86,7 +86,7 @@ def who_am_i(wire: Any) -> tuple[str, str]:
 def test_who_comes_with_a_sentinel_becomes_who_the_service_says(
     port: int, service: RawNats, shown: dict[str, str]
 ) -> None:
-    wire = knocking(port, user="joe", **{"pass": "secret"}, **shown)
+    wire = unauthenticated(port, user="joe", **{"pass": "secret"}, **shown)
     question = Question(service)
     assert question.claims.subject == CALLOUT.public
     assert question.body["connect_opts"]["jwt"] == SENTINEL
@@ -109,7 +109,7 @@ def test_users_of_other_accounts_come_in_by_their_tokens(port: int) -> None:
 
 
 def test_the_account_that_issued_the_user_is_where_it_comes_to(port: int, service: RawNats) -> None:
-    wire = knocking(port)
+    wire = unauthenticated(port)
     Question(service).answer(by=APP, response_by=SIGNING)
     wire.until(b"PONG\r\n")
     assert who_am_i(wire) == ("joe", APP.public)
@@ -118,7 +118,7 @@ def test_the_account_that_issued_the_user_is_where_it_comes_to(port: int, servic
 
 
 def test_a_scoped_key_gives_what_its_template_says(port: int, service: RawNats) -> None:
-    wire = knocking(port)
+    wire = unauthenticated(port)
     nothing = {"subs": 0, "data": 0, "payload": 0, "issuer_account": APP.public}
     Question(service).answer(by=SCOPED, response_by=CALLOUT, user=nothing)
     wire.until(b"PONG\r\n")
@@ -141,24 +141,24 @@ def test_a_scoped_key_gives_what_its_template_says(port: int, service: RawNats) 
     ],
 )
 def test_answers_that_do_not_fit_let_nobody_in(port: int, service: RawNats, answer: dict[str, Any]) -> None:
-    wire = knocking(port)
+    wire = unauthenticated(port)
     Question(service).answer(**answer)
     assert wire.rest() == VIOLATION
 
 
 def test_without_a_service_only_its_own_users_are_let_in(port: int) -> None:
-    assert knocking(port, jwt=SENTINEL).rest() == VIOLATION
+    assert unauthenticated(port, jwt=SENTINEL).rest() == VIOLATION
 
 
 def test_nobody_is_asked_about_tokens_that_do_not_hold(port: int, service: RawNats) -> None:
-    assert knocking(port, jwt=user_token("CALLOUT", "joe"), sig="none").rest() == VIOLATION
+    assert unauthenticated(port, jwt=user_token("CALLOUT", "joe"), sig="none").rest() == VIOLATION
     assert received(service) == []
 
 
 def test_sealed_questions_and_every_account(port: int) -> None:
     with serving(port, "SEALED") as service:
         for by in (CLOSED, key("account", "SEALED")):
-            wire = knocking(port, jwt=user_token("SEALED", "sentinel", bearer_token=True))
+            wire = unauthenticated(port, jwt=user_token("SEALED", "sentinel", bearer_token=True))
             Question(service, XKEY).answer(by=by, sealed=True)
             wire.until(b"PONG\r\n")
             assert who_am_i(wire)[1] == by.public

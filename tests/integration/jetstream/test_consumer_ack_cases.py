@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,15 +18,8 @@ from tests.support.consumer_talk import (
     sequence,
     sequences,
     status,
-    talking,
 )
 from tests.support.talk import code
-
-
-@pytest.fixture
-async def talk(url: str) -> AsyncIterator[ConsumerTalk]:
-    async with talking(url) as talk:
-        yield talk
 
 
 @pytest.mark.feature("consumer.ack-policy")

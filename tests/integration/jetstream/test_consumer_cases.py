@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import nats
@@ -25,16 +24,9 @@ from tests.support.consumer_talk import (
     sequence,
     sequences,
     status,
-    talking,
 )
 from tests.support.nats_servers import until
 from tests.support.talk import code
-
-
-@pytest.fixture
-async def talk(url: str) -> AsyncIterator[ConsumerTalk]:
-    async with talking(url) as talk:
-        yield talk
 
 
 @pytest.mark.feature("consumer.pull")

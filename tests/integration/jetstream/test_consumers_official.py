@@ -1,4 +1,4 @@
-"""The same dialogue with both servers: answers, ack subjects, statuses and infos must be the same.
+"""The same transcript with both servers: answers, ack subjects, statuses and infos must be the same.
 
 Left out of the comparison: times, ids, versions, and the wording of JSON errors.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.dialogue import MS, Dialogue, say_the_same
 from tests.support.nats_servers import find_official_server
+from tests.support.transcript import MS, Transcript, say_the_same
 
 pytestmark = [
     pytest.mark.feature("consumer.api", "consumer.pull", "consumer.push"),
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-async def creating(say: Dialogue) -> None:
+async def creating(say: Transcript) -> None:
     durable = {"durable_name": "c", "ack_policy": "explicit"}
     await say.create("c", **durable)
     await say.create("c", **durable)
@@ -89,12 +89,12 @@ REFUSED: tuple[dict[str, Any], ...] = (
 )
 
 
-async def refusing(say: Dialogue) -> None:
+async def refusing(say: Transcript) -> None:
     for config in REFUSED:
         await say.create("x", **config)
 
 
-async def pulling(say: Dialogue) -> None:
+async def pulling(say: Transcript) -> None:
     await say.publish(*[f"s.{i}" for i in range(12)])
     await say.create("p", ack_policy="none", max_batch=4, max_expires=1000 * MS, max_bytes=1000)
     for body in (
@@ -122,7 +122,7 @@ async def pulling(say: Dialogue) -> None:
     await say.info("p")
 
 
-async def acking(say: Dialogue) -> None:
+async def acking(say: Transcript) -> None:
     await say.create("a", ack_policy="explicit")
     messages = await say.pull("a", b"5")
     await say.ack(messages[1])
@@ -145,7 +145,7 @@ async def acking(say: Dialogue) -> None:
     await say.info("all")
 
 
-async def beginning(say: Dialogue) -> None:
+async def beginning(say: Transcript) -> None:
     await say.publish("s.A", "s.B", "s.A", "s.B", "s.A")
     for i, config in enumerate(
         (
@@ -168,7 +168,7 @@ async def beginning(say: Dialogue) -> None:
         await say.info(f"b{i}")
 
 
-async def purging(say: Dialogue) -> None:
+async def purging(say: Transcript) -> None:
     await say.create("z", ack_policy="explicit")
     await say.pull("z", b"4")
     await say.api("STREAM.MSG.DELETE.S", {"seq": 2})
@@ -186,7 +186,7 @@ async def purging(say: Dialogue) -> None:
     await say.info("z")
 
 
-async def pausing(say: Dialogue) -> None:
+async def pausing(say: Transcript) -> None:
     await say.create("q", ack_policy="explicit")
     for until in ("2090-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2090-01-01T01:00:00+01:00", None):
         await say.api("CONSUMER.PAUSE.S.q", {"pause_until": until} if until else b"")
@@ -196,7 +196,7 @@ async def pausing(say: Dialogue) -> None:
     await say.create("q", ack_policy="explicit", pause_until="2090-01-01T00:00:00Z")
 
 
-async def grouping(say: Dialogue) -> None:
+async def grouping(say: Transcript) -> None:
     await say.publish(*["s.g"] * 8)
     group = {"ack_policy": "explicit", "priority_groups": ["a", "b/2"]}
     for config in (
@@ -233,7 +233,7 @@ async def grouping(say: Dialogue) -> None:
     await say.api("CONSUMER.UNPIN.NONE.nobody", {"group": "a"})
 
 
-async def resetting(say: Dialogue) -> None:
+async def resetting(say: Transcript) -> None:
     await say.publish(*["s.r"] * 6)
     for name, config in (
         ("all", {}),

@@ -1,5 +1,5 @@
 """Fast ingest message by message: both servers say the same, but for the numbers of errors, the names of
-fields, what a gap calls its last sequence, and the dialogues in DIFFERENT."""
+fields, what a gap calls its last sequence, and the transcripts in DIFFERENT."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def as_agreed(answer: dict[str, Any], kind: str) -> dict[str, Any] | None:
     return answer
 
 
-async def dialogue(client: Client, kind: str, messages: list[Sent], gap: str, flow: int) -> list[Any]:
+async def transcript(client: Client, kind: str, messages: list[Sent], gap: str, flow: int) -> list[Any]:
     js = client.jetstream()
     stream = await js.create_stream("S", subjects=["s.>"], storage="memory", allow_batched=True)
     try:
@@ -146,7 +146,7 @@ async def clients(urls: dict[str, str]) -> AsyncIterator[dict[str, Client]]:
 @pytest.mark.parametrize("name", BOTH_MODES)
 async def test_both_servers_say_the_same(clients: dict[str, Client], name: str, gap: str) -> None:
     found = await asyncio.gather(
-        *(dialogue(client, kind, BOTH_MODES[name], gap, 500) for kind, client in clients.items())
+        *(transcript(client, kind, BOTH_MODES[name], gap, 500) for kind, client in clients.items())
     )
     assert (found[0] == found[1]) is ((name, gap) not in DIFFERENT)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dialogue import MS, Dialogue, Streams, describe, say_the_same
+from tests.support.transcript import MS, Streams, Transcript, describe, say_the_same
 
 pytestmark = [pytest.mark.official, pytest.mark.feature("consumer.ack-flow-control")]
 
@@ -36,7 +36,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
 )
 
 
-async def configuring(say: Dialogue) -> None:
+async def configuring(say: Transcript) -> None:
     for config in CONFIGS:
         await say.create("x", **config)
         await say.api("CONSUMER.DELETE.S.x")
@@ -57,7 +57,7 @@ async def configuring(say: Dialogue) -> None:
 class Receiver:
     """Listens at `d` and answers flow control on request."""
 
-    def __init__(self, say: Dialogue) -> None:
+    def __init__(self, say: Transcript) -> None:
         self._say = say
         self._asked: list[str] = []
 
@@ -92,7 +92,7 @@ class Receiver:
         await self._say.client.flush()
 
 
-async def delivering(say: Dialogue) -> None:
+async def delivering(say: Transcript) -> None:
     await say.publish(*[f"s.{n}" for n in range(5)])
     async with Receiver(say) as receiver:
         await say.create("x", **FLOW)
@@ -123,7 +123,7 @@ async def delivering(say: Dialogue) -> None:
     await say.api("CONSUMER.DELETE.S.x")
 
 
-async def filling(say: Dialogue) -> None:
+async def filling(say: Transcript) -> None:
     """max_ack_pending asks at once."""
     async with Receiver(say) as receiver:
         await say.create("x", **FLOW, max_ack_pending=2)
@@ -137,7 +137,7 @@ async def filling(say: Dialogue) -> None:
     await say.api("CONSUMER.DELETE.S.x")
 
 
-async def settling(say: Dialogue) -> None:
+async def settling(say: Transcript) -> None:
     """What is acked leaves a work queue; the consumer is one that may have it all to itself."""
     say.stream = "W"
     await say.publish(*[f"w.{n}" for n in range(4)])

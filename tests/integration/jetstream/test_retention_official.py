@@ -1,4 +1,4 @@
-"""Interest and work-queue streams: the same dialogue with both servers, the same messages left.
+"""Interest and work-queue streams: the same transcript with both servers, the same messages left.
 
 Left out is where penstock is stricter or tidier on purpose: a filtered
 consumer of a shared work queue can't be updated to take everything (the official server lets it); what no
@@ -16,8 +16,8 @@ from typing import Any
 import nats
 import pytest
 
-from tests.support.dialogue import MS, Answer, Dialogue, comparable
 from tests.support.nats_servers import find_official_server
+from tests.support.transcript import MS, Answer, Transcript, comparable
 
 pytestmark = [
     pytest.mark.feature("stream.work-queue", "stream.interest", "stream.limits-always"),
@@ -30,8 +30,8 @@ pytestmark = [
 SETTLED_S = 0.06  # the official server applies acks when it comes to them
 
 
-class Retaining(Dialogue):
-    """A dialogue about the stream called after its retention, which also says what is left in it."""
+class Retaining(Transcript):
+    """A transcript about the stream called after its retention, which also says what is left in it."""
 
     async def begin(self, retention: str, **settings: Any) -> None:
         config = {"name": self.stream, "subjects": [f"{self.stream}.>"], "retention": retention, **settings}

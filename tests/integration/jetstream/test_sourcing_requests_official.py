@@ -16,8 +16,8 @@ import nats.errors
 import pytest
 
 from tests.support.conf_servers import running_conf
-from tests.support.dialogue import Answer, comparable
 from tests.support.nats_servers import KINDS, free_port
+from tests.support.transcript import Answer, comparable
 
 pytestmark = [pytest.mark.official, pytest.mark.feature("sourcing.external")]
 

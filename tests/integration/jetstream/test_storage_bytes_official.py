@@ -22,7 +22,7 @@ COUNTED = {"file": [38, 33 + 4 + 18, 1033], "memory": [24, 19 + 18, 1019]}
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-async def test_row_38_bytes_are_what_each_message_counts(urls: dict[str, str], storage: str) -> None:
+async def test_bytes_are_what_each_message_counts(urls: dict[str, str], storage: str) -> None:
     steps = [make("S", "s.>", storage=storage)]
     for message in MESSAGES:
         steps += [message, INFO]
@@ -39,9 +39,7 @@ async def test_row_38_bytes_are_what_each_message_counts(urls: dict[str, str], s
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-async def test_row_30_a_stream_that_discards_new_takes_what_just_fits(
-    urls: dict[str, str], storage: str
-) -> None:
+async def test_a_stream_that_discards_new_takes_what_just_fits(urls: dict[str, str], storage: str) -> None:
     await answer_the_same(
         urls,
         [
@@ -58,9 +56,7 @@ async def test_row_30_a_stream_that_discards_new_takes_what_just_fits(
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-async def test_row_25_a_stream_that_discards_old_keeps_what_just_fits(
-    urls: dict[str, str], storage: str
-) -> None:
+async def test_a_stream_that_discards_old_keeps_what_just_fits(urls: dict[str, str], storage: str) -> None:
     steps = [make("S", "s.>", storage=storage, max_bytes=3 * COUNTED[storage][0])]
     for _ in range(4):
         steps += [MESSAGES[0], INFO]

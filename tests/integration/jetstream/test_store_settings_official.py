@@ -18,7 +18,7 @@ TEXT = b"a text that is easily compressed and never to be read " * 40
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_row_59_a_compressed_stream_is_transparent(kind: str, tmp_path: Path) -> None:
+def test_a_compressed_stream_is_transparent(kind: str, tmp_path: Path) -> None:
     with running_server(kind, tmp_path) as running:
         nats = RawNats(running.port)
         config = {"name": "Z", "subjects": ["z"], "storage": "file", "compression": "s2"}
@@ -39,7 +39,7 @@ def test_row_59_a_compressed_stream_is_transparent(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("cipher", ["chachapoly", "aes"])
-def test_row_60_a_server_with_a_key_leaves_nothing_to_read(cipher: str, tmp_path: Path) -> None:
+def test_a_server_with_a_key_leaves_nothing_to_read(cipher: str, tmp_path: Path) -> None:
     def run(settings: str) -> EmbeddedServer:
         conf = tmp_path / "nats.conf"
         conf.write_text(f'port: -1; jetstream {{ store_dir: "{tmp_path / "js"}", {settings} }}')

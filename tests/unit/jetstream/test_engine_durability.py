@@ -46,7 +46,7 @@ def acks(heard: list[Any]) -> list[Any]:
     return [json.loads(payload) for _, _, payload in heard]
 
 
-def test_row_61_acks_wait_for_a_sync_which_covers_all_that_arrived_meanwhile(tmp_path: Path) -> None:
+def test_acks_wait_for_a_sync_which_covers_all_that_arrived_meanwhile(tmp_path: Path) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("A", "a")
     js.create("B", "b")
@@ -73,7 +73,7 @@ def test_row_61_acks_wait_for_a_sync_which_covers_all_that_arrived_meanwhile(tmp
     store.close()
 
 
-def test_row_61_consumers_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
+def test_consumers_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("A", "a")
     later.drain()
@@ -92,7 +92,7 @@ def test_row_61_consumers_get_nothing_that_is_not_on_the_disk(tmp_path: Path) ->
     store.close()
 
 
-def test_row_61_requests_wait_for_the_sync_and_see_what_was_published_before(tmp_path: Path) -> None:
+def test_requests_wait_for_the_sync_and_see_what_was_published_before(tmp_path: Path) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("A", "a")
     later.drain()
@@ -111,9 +111,7 @@ def test_row_61_requests_wait_for_the_sync_and_see_what_was_published_before(tmp
     store.close()
 
 
-def test_row_61_a_failed_sync_refuses_what_waited_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sync_refuses_what_waited_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("A", "a")
     later.drain()

@@ -46,7 +46,7 @@ def mirror(js: EngineHarness, **more: Any) -> None:
     settle(js)
 
 
-def test_row_172_a_mirror_and_a_source_follow(js: EngineHarness) -> None:
+def test_a_mirror_and_a_source_follow(js: EngineHarness) -> None:
     put(js, b"0", b"1")
     mirror(js)
     make(js, "S", sources=[{"name": "O", "external": EXTERNAL, "filter_subject": "o.x"}])

@@ -89,7 +89,7 @@ def act(js: EngineHarness, action: tuple[str, Any, Any]) -> EngineHarness:
 
 @settings(deadline=None, max_examples=examples(60))
 @given(st.lists(actions, max_size=40))
-def test_row_169_a_mirror_ends_with_what_its_origin_held_by_sequence_and_bytes(
+def test_a_mirror_ends_with_what_its_origin_held_by_sequence_and_bytes(
     script: list[tuple[str, Any, Any]],
 ) -> None:
     js = EngineHarness()
@@ -121,7 +121,7 @@ def test_row_169_a_mirror_ends_with_what_its_origin_held_by_sequence_and_bytes(
     assert not rolled or min(content(js, "SAME")) == max(rolled)
 
 
-def test_row_171_a_mirror_of_a_changed_subject_keeps_the_sequence() -> None:
+def test_a_mirror_of_a_changed_subject_keeps_the_sequence() -> None:
     js = EngineHarness()
     js.create("O", "o.*")
     transforms = [{"src": "o.*", "dest": "t.{{wildcard(1)}}"}]
@@ -137,7 +137,7 @@ def test_row_171_a_mirror_of_a_changed_subject_keeps_the_sequence() -> None:
     assert {seq: one.subject for seq, one in content(js, "M").items()} == {1: b"t.a", 2: b"own.b"}
 
 
-def test_row_171_two_starts_contradict_each_other() -> None:
+def test_two_starts_contradict_each_other() -> None:
     js = EngineHarness()
     mirror = {"name": "O", "opt_start_seq": 1, "opt_start_time": "2024-01-01T00:00:00Z"}
     refused = js.api("STREAM.CREATE.M", {"name": "M", "mirror": mirror})
@@ -147,7 +147,7 @@ def test_row_171_two_starts_contradict_each_other() -> None:
 # --- when it reads -------------------------------------------------------------------------------
 
 
-def test_row_173_a_mirror_that_catches_up_takes_a_bounded_slice_of_each_tick(
+def test_a_mirror_that_catches_up_takes_a_bounded_slice_of_each_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sourcing, "SLICE_BYTES", 10_000)
@@ -177,7 +177,7 @@ def test_row_173_a_mirror_that_catches_up_takes_a_bounded_slice_of_each_tick(
     assert origin_info(js, "M1")["lag"] == 0
 
 
-def test_row_173_an_idle_origin_counts_as_heard_from_every_second() -> None:
+def test_an_idle_origin_counts_as_heard_from_every_second() -> None:
     js = EngineHarness()
     make(js, "M", mirror={"name": "O"})
     settle(js)
@@ -194,7 +194,7 @@ def test_row_173_an_idle_origin_counts_as_heard_from_every_second() -> None:
     assert payloads(js, "M") == [b"x"]
 
 
-def test_row_173_an_origin_made_again_is_mirrored_from_where_the_mirror_stands() -> None:
+def test_an_origin_made_again_is_mirrored_from_where_the_mirror_stands() -> None:
     js = EngineHarness()
     js.create("O", "o")
     make(js, "M", mirror={"name": "O"})
@@ -209,7 +209,7 @@ def test_row_173_an_origin_made_again_is_mirrored_from_where_the_mirror_stands()
     assert payloads(js, "M") == [b"0", b"1", b"2", b"new3", b"new4"]
 
 
-def test_row_173_what_a_stream_has_no_room_for_is_tried_again() -> None:
+def test_what_a_stream_has_no_room_for_is_tried_again() -> None:
     js = EngineHarness()
     js.create("O", "o")
     make(js, "M", mirror={"name": "O"}, discard="new", max_msgs=2)
@@ -267,7 +267,7 @@ def test_a_mirror_of_an_interest_stream_keeps_the_sequences_nobody_wants() -> No
     assert js.engine.streams["M"].log.last_seq == 4
 
 
-def test_row_54_a_mirror_that_is_far_behind_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_is_far_behind_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sourcing, "SLICE_BYTES", 1)
     js = EngineHarness()
     js.create("O", "o", allow_direct=True)
@@ -286,7 +286,7 @@ def test_row_54_a_mirror_that_is_far_behind_does_not_answer(monkeypatch: pytest.
 # --- sources -------------------------------------------------------------------------------------
 
 
-def test_row_170_sources_keep_their_order_and_go_on_after_a_restart() -> None:
+def test_sources_keep_their_order_and_go_on_after_a_restart() -> None:
     js = EngineHarness()
     for name in ("A", "B"):
         js.create(name, name.lower())
@@ -302,7 +302,7 @@ def test_row_170_sources_keep_their_order_and_go_on_after_a_restart() -> None:
     assert [one["seq"] for one in origin_info(js, "S")] == [3, 3]
 
 
-def test_row_170_a_work_queue_that_was_emptied_sources_nothing_twice() -> None:
+def test_a_work_queue_that_was_emptied_sources_nothing_twice() -> None:
     js = EngineHarness()
     js.create("O", "o")
     make(js, "Q", sources=[{"name": "O"}], retention="workqueue")
@@ -316,7 +316,7 @@ def test_row_170_a_work_queue_that_was_emptied_sources_nothing_twice() -> None:
     assert payloads(js, "Q") == [b"3"]
 
 
-def test_row_170_a_broken_counter_holds_its_source_up_and_no_other() -> None:
+def test_a_broken_counter_holds_its_source_up_and_no_other() -> None:
     js = EngineHarness()
     js.create("BAD", "bad.*")
     js.create("GOOD", "good.*", allow_msg_counter=True)
@@ -331,7 +331,7 @@ def test_row_170_a_broken_counter_holds_its_source_up_and_no_other() -> None:
     assert errors == {"BAD": 10169, "GOOD": None}
 
 
-def test_row_170_ttls_and_markers_pass_through() -> None:
+def test_ttls_and_markers_pass_through() -> None:
     js = EngineHarness()
     js.create("O", "o", allow_msg_ttl=True, subject_delete_marker_ttl=5 * SECOND)
     js.create("S", "s", sources=[{"name": "O"}], allow_msg_ttl=True)
@@ -348,7 +348,7 @@ def test_row_170_ttls_and_markers_pass_through() -> None:
     assert payloads(js, "S") == [] and len(payloads(js, "PLAIN")) == 2
 
 
-def test_row_61_sources_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
+def test_sources_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("O", "o")
     js.create("S", "s", sources=[{"name": "O"}])
@@ -366,7 +366,7 @@ def test_row_61_sources_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> N
     store.close()
 
 
-def test_row_174_a_work_queue_keeps_what_is_not_on_the_targets_disk_yet(tmp_path: Path) -> None:
+def test_a_work_queue_keeps_what_is_not_on_the_targets_disk_yet(tmp_path: Path) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("O", "o", retention="workqueue", storage="memory")
     js.create("S", "s", sources=[{"name": "O"}])
@@ -387,7 +387,7 @@ def test_row_174_a_work_queue_keeps_what_is_not_on_the_targets_disk_yet(tmp_path
     store.close()
 
 
-def test_row_174_interest_of_a_mirror_counts_and_others_are_waited_for() -> None:
+def test_interest_of_a_mirror_counts_and_others_are_waited_for() -> None:
     js = EngineHarness()
     js.create("O", "o.*", retention="interest")
     make(js, "M", mirror={"name": "O", "filter_subject": "o.1"})
@@ -407,7 +407,7 @@ def test_row_174_interest_of_a_mirror_counts_and_others_are_waited_for() -> None
     assert payloads(js, "O") == []
 
 
-def test_row_174_a_deleted_consumer_of_an_origin_is_made_again() -> None:
+def test_a_deleted_consumer_of_an_origin_is_made_again() -> None:
     js = EngineHarness()
     js.create("O", "o", retention="workqueue")
     make(js, "S", sources=[{"name": "O"}])
@@ -442,7 +442,7 @@ def test_a_consumer_of_an_origin_that_an_earlier_version_kept_still_delivers_not
     assert payloads(js, "S") == [b"0"] and payloads(js, "O") == []
 
 
-def test_row_173_a_note_about_messages_that_power_loss_took_counts_for_nothing() -> None:
+def test_a_note_about_messages_that_power_loss_took_counts_for_nothing() -> None:
     js = EngineHarness()
     js.create("O", "o")
     js.create("S", "s", sources=[{"name": "O"}])

@@ -94,7 +94,7 @@ def fill(js: EngineHarness, first: int, last: int) -> None:
     settle(js)
 
 
-def test_row_173_a_killed_mirror_goes_on_without_a_gap_or_a_double(tmp_path: Path) -> None:
+def test_a_killed_mirror_goes_on_without_a_gap_or_a_double(tmp_path: Path) -> None:
     def script(js: EngineHarness) -> None:
         js.create("O", "o.*")
         make(js, "M", mirror={"name": "O"})
@@ -126,7 +126,7 @@ def test_row_173_a_killed_mirror_goes_on_without_a_gap_or_a_double(tmp_path: Pat
     [({}, False), ({"retention": "workqueue"}, True), ({"max_msgs": 2}, False)],
     ids=["kept", "consumed", "limited"],
 )
-def test_row_173_a_killed_stream_takes_nothing_from_a_source_twice(
+def test_a_killed_stream_takes_nothing_from_a_source_twice(
     tmp_path: Path, settings: dict[str, Any], drain: bool
 ) -> None:
     def script(js: EngineHarness) -> None:
@@ -151,7 +151,7 @@ def test_row_173_a_killed_stream_takes_nothing_from_a_source_twice(
     assert after_each_crash(tmp_path, script, check) > 30
 
 
-def test_row_174_a_killed_stream_loses_nothing_of_a_work_queue(tmp_path: Path) -> None:
+def test_a_killed_stream_loses_nothing_of_a_work_queue(tmp_path: Path) -> None:
     def script(js: EngineHarness) -> None:
         js.create("O", "o.*", retention="workqueue")
         make(js, "S", sources=[{"name": "O"}])

@@ -46,7 +46,7 @@ def test_num_pending_counts_no_sequence_that_a_mirror_passes_over() -> None:
     assert js.api("CONSUMER.INFO.M.c")["num_pending"] == 2
 
 
-def test_row_174_a_work_queue_keeps_what_a_source_never_takes() -> None:
+def test_a_work_queue_keeps_what_a_source_never_takes() -> None:
     js = EngineHarness()
     js.create("O", "o", retention="workqueue")
     for n in range(3):
@@ -61,7 +61,7 @@ def test_row_174_a_work_queue_keeps_what_a_source_never_takes() -> None:
     assert payloads(js, "S") == [b"2", b"3"] and payloads(js, "O") == [b"0", b"1"]
 
 
-def test_row_174_nothing_waits_for_a_stream_that_a_restart_forgot(tmp_path: Path) -> None:
+def test_nothing_waits_for_a_stream_that_a_restart_forgot(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
     js.create("O", "o", retention="interest")
@@ -77,7 +77,7 @@ def test_row_174_nothing_waits_for_a_stream_that_a_restart_forgot(tmp_path: Path
     assert payloads(js, "O") == []
 
 
-def test_row_174_another_source_of_the_same_origin_leaves_the_first_its_consumer() -> None:
+def test_another_source_of_the_same_origin_leaves_the_first_its_consumer() -> None:
     js = EngineHarness()
     js.create("O", "o.*", retention="interest")
     sources = [{"name": "O", "filter_subject": "o.1"}, {"name": "O", "filter_subject": "o.2"}]
@@ -137,7 +137,7 @@ def test_a_sync_that_ends_before_publishes_are_written_lets_nobody_copy_them(tmp
     store.close()
 
 
-def test_row_174_a_sync_that_ends_before_copies_are_written_leaves_their_originals(tmp_path: Path) -> None:
+def test_a_sync_that_ends_before_copies_are_written_leaves_their_originals(tmp_path: Path) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("O", "o", retention="workqueue")
     js.create("S", "s", sources=[{"name": "O"}])

@@ -1,6 +1,6 @@
 """Interest and work-queue streams: what goes when it is acked, what stays, what is never stored.
 
-On an engine without a server; tests/integration/jetstream/test_retention_official.py has the same dialogues
+On an engine without a server; tests/integration/jetstream/test_retention_official.py has the same transcripts
 with both servers.
 """
 

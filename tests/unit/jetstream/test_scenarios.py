@@ -1,4 +1,4 @@
-"""The walkthroughs of the JetStream model's description, step by step, with their counters.
+"""The scenarios of the JetStream model's description, step by step, with their counters.
 
 The old text prints the *next* sequence as "last delivered"; modern infos print the last one delivered, so
 those numbers are one lower here. All other counters are as printed.

@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: what is exported, what every kernel has, what no file may say."""
+"""Repository checks beyond linters: exports, kernels, documents, and words that must not come back."""
 
 from __future__ import annotations
 

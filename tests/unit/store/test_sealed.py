@@ -67,7 +67,7 @@ def files_of(root: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("cipher", ["chacha", "aes"])
 @pytest.mark.parametrize("compress", [False, True])
-def test_row_60_nothing_is_readable_without_the_key(tmp_path: Path, cipher: str, compress: bool) -> None:
+def test_nothing_is_readable_without_the_key(tmp_path: Path, cipher: str, compress: bool) -> None:
     key = StoreKey(cipher, "correct horse")
     store = opened(tmp_path, key)
     before = payloads(fill(store, compress=compress).log)
@@ -92,9 +92,7 @@ def test_row_60_nothing_is_readable_without_the_key(tmp_path: Path, cipher: str,
         (StoreKey("aes", "wrong", "wrong too"), "neither key nor prev_key decrypts"),
     ],
 )
-def test_row_60_another_key_is_refused_and_changes_nothing(
-    tmp_path: Path, key: StoreKey | None, why: str
-) -> None:
+def test_another_key_is_refused_and_changes_nothing(tmp_path: Path, key: StoreKey | None, why: str) -> None:
     store = opened(tmp_path)
     fill(store)
     store.close()
@@ -105,7 +103,7 @@ def test_row_60_another_key_is_refused_and_changes_nothing(
     opened(tmp_path).close()
 
 
-def test_row_60_a_new_key_opens_the_store_once_prev_key_did(tmp_path: Path) -> None:
+def test_a_new_key_opens_the_store_once_prev_key_did(tmp_path: Path) -> None:
     store = opened(tmp_path)
     before = payloads(fill(store).log)
     store.close()
@@ -122,7 +120,7 @@ def test_row_60_a_new_key_opens_the_store_once_prev_key_did(tmp_path: Path) -> N
     store.close()
 
 
-def test_row_60_a_store_that_gets_a_key_later_is_encrypted_by_the_next_start(tmp_path: Path) -> None:
+def test_a_store_that_gets_a_key_later_is_encrypted_by_the_next_start(tmp_path: Path) -> None:
     store = opened(tmp_path, None)
     before = payloads(fill(store).log)
     store.abandon()
@@ -260,7 +258,7 @@ def test_an_erased_message_leaves_nothing_in_the_files(
     store.close()
 
 
-def test_row_59_closed_blocks_are_compressed_and_read_the_same(tmp_path: Path) -> None:
+def test_closed_blocks_are_compressed_and_read_the_same(tmp_path: Path) -> None:
     store = opened(tmp_path, None)
     stream = fill(store, 200, compress=True)
     before, size = payloads(stream.log), stream.log.bytes
@@ -281,7 +279,7 @@ def test_row_59_closed_blocks_are_compressed_and_read_the_same(tmp_path: Path) -
         store.abandon()
 
 
-def test_row_59_a_compressed_last_block_stays_closed(tmp_path: Path) -> None:
+def test_a_compressed_last_block_stays_closed(tmp_path: Path) -> None:
     """As after a power failure that took the open block's file."""
     store = opened(tmp_path, None)
     fill(store, 60, compress=True)

@@ -12,3 +12,19 @@ have publishers (batchwork.py), models (atomic_checks.py, fast_checks.py) and a 
 (batch_publishers.py). dead_letter_checks.py follows dead letters; feature_checks.py is the base of the checks
 for special configurations. sim_executor.py replaces the disk threads, sim_disk.py the disk.
 """
+
+from __future__ import annotations
+
+
+class Violation(AssertionError):
+    """The server broke a promise. `rule` names it, so that shrinking finds runs with the same failure."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+def require(holds: bool, rule: str, what: str) -> None:
+    """Raises Violation unless `holds`. For rare checks, since `what` is built in any case."""
+    if not holds:
+        raise Violation(rule, what)

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from penstock.protocol.api import RetentionPolicy
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
-from penstock.testing.sim.violation import Violation, require
 
 TIMEOUT_NS = 10_000_000_000
 MESSAGES_MAX = 12  # of a batch; also the limit in the simulated server's configuration

@@ -6,10 +6,10 @@ from __future__ import annotations
 import itertools
 
 from penstock.kernels.wire.sinks import Sink
+from penstock.testing.sim import Violation
 from penstock.testing.sim.atomic_checks import AtomicBatchModel, AtomicRecord
 from penstock.testing.sim.fast_checks import FastBatchModel, FastRecord
 from penstock.testing.sim.stream_checks import Held, StreamRecord
-from penstock.testing.sim.violation import Violation
 
 
 class StreamBatches:

@@ -17,8 +17,8 @@ from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol.acks import AckSubject
 from penstock.protocol.subjects import matches
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.stream_checks import Held, StreamRecord
-from penstock.testing.sim.violation import Violation, require
 
 
 def pending_of(consumer: ConsumerReplica) -> dict[int, int]:

@@ -26,10 +26,10 @@ from penstock.protocol.api import (
     RetentionPolicy,
     StreamSource,
 )
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.feature_checks import Feature
 from penstock.testing.sim.source_model import Source, copied_header, key_of, renamed, source_in, takes
 from penstock.testing.sim.stream_checks import Held, StreamRecord
-from penstock.testing.sim.violation import Violation, require
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.source_state import SourceState

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from penstock.protocol import headers
+from penstock.testing.sim import Violation
 from penstock.testing.sim.feature_checks import Feature
 from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
-from penstock.testing.sim.violation import Violation
 
 _EVERYTHING = 1 << 62
 INCREMENTS = ("+1", "1", "-1", "+7", "-300", "0", "123456789012345678901234567890")

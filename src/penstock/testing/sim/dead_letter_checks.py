@@ -11,9 +11,9 @@ from collections.abc import Mapping, Set
 from penstock.jetstream.consumer import dead_letters
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol import headers
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.consumer_checks import ConsumerRecord
 from penstock.testing.sim.stream_checks import StreamRecord, tag_in
-from penstock.testing.sim.violation import Violation, require
 
 LETTERS = "L"
 CONFIG = {"name": LETTERS, "subjects": [f"{LETTERS}.>"], "duplicate_window": 100_000_000}

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from penstock.protocol.api import RetentionPolicy
 from penstock.protocol.batch import Operation
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
-from penstock.testing.sim.violation import Violation, require
 
 TIMEOUT_NS = 10_000_000_000
 

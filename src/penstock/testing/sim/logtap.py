@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.testing.sim.violation import Violation
+from penstock.testing.sim import Violation
 
 if TYPE_CHECKING:
     from penstock.testing.sim.simulator import Simulator

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.api import RetentionPolicy
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.dead_letter_checks import LETTERS
 from penstock.testing.sim.retention_model import note_settled
 from penstock.testing.sim.stream_checks import read_log
-from penstock.testing.sim.violation import Violation, require
 
 if TYPE_CHECKING:
     from penstock.testing.sim.simulator import Simulator

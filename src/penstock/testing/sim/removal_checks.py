@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.testing.sim import require
 from penstock.testing.sim.consumer_checks import ConsumerRecord
-from penstock.testing.sim.violation import require
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.protocol.api import RetentionPolicy
+from penstock.testing.sim import Violation
 from penstock.testing.sim.source_model import TARGETS
 from penstock.testing.sim.stream_checks import Held, StreamRecord
-from penstock.testing.sim.violation import Violation
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.source_state import SourceState

@@ -18,11 +18,10 @@ from unittest.mock import patch
 from penstock import faults
 from penstock.store import keys
 from penstock.store.keys import StoreKey
-from penstock.testing.sim import thorough_checks, workload
+from penstock.testing.sim import Violation, thorough_checks, workload
 from penstock.testing.sim.batchwork import publish_atomic
 from penstock.testing.sim.sim_disk import Killed
 from penstock.testing.sim.simulator import SECOND_NS, Simulator
-from penstock.testing.sim.violation import Violation
 
 STEPS = 90
 _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]

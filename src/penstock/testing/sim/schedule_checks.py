@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from penstock.protocol import headers
 from penstock.protocol.durations import NS_PER_S, format_time, parse_time
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.feature_checks import Feature
 from penstock.testing.sim.stream_checks import Held, StreamRecord, tag_of
 from penstock.testing.sim.transform_checks import stored_subject
-from penstock.testing.sim.violation import Violation, require
 
 LATE_NS = 5 * NS_PER_S  # ... it may occur; while the disk fails it is retried once a second
 CRON_S = 5

@@ -24,6 +24,7 @@ from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode
 from penstock.store.file import FileStore
 from penstock.store.keys import StoreKey
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.atomic_checks import MESSAGES_MAX
 from penstock.testing.sim.batch_publishers import BatchBook
 from penstock.testing.sim.consumer_checks import ConsumerRecord
@@ -49,7 +50,6 @@ from penstock.testing.sim.stream_checks import (
     tag_in,
 )
 from penstock.testing.sim.transform_checks import PREFIX, Republished
-from penstock.testing.sim.violation import Violation, require
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000

@@ -22,7 +22,7 @@ from penstock.protocol import headers
 from penstock.protocol.api import ApiStreamConfig, DiscardPolicy
 from penstock.protocol.durations import NS_PER_S, parse_time
 from penstock.protocol.subjects import matches
-from penstock.testing.sim.violation import Violation, require
+from penstock.testing.sim import Violation, require
 
 if TYPE_CHECKING:
     from penstock.testing.sim.copy_checks import Copies, Position

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from penstock.protocol import headers
 from penstock.protocol.api import ApiStreamConfig
 from penstock.protocol.subjects import matches
+from penstock.testing.sim import Violation, require
 from penstock.testing.sim.feature_checks import Feature
 from penstock.testing.sim.stream_checks import Held, StreamRecord
-from penstock.testing.sim.violation import Violation, require
 
 PREFIX = "rp"
 

@@ -13,7 +13,7 @@ from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol import headers
-from penstock.testing.sim import thorough_checks
+from penstock.testing.sim import require, thorough_checks
 from penstock.testing.sim.batchwork import any_stream_with, new_publish, publish_atomic, publish_fast
 from penstock.testing.sim.consumer_checks import ConsumerRecord, pending_of
 from penstock.testing.sim.copywork import (
@@ -32,7 +32,6 @@ from penstock.testing.sim.schedule_checks import is_schedule, schedule_headers
 from penstock.testing.sim.simulator import SECOND_NS, Simulator
 from penstock.testing.sim.stream_checks import TAG, SimPublish, StreamRecord
 from penstock.testing.sim.transform_checks import renaming_config
-from penstock.testing.sim.violation import require
 
 STREAMS = ("A", "B", "C")
 CONSUMERS = ("one", "two", "three")

@@ -1,4 +1,4 @@
-"""A dialogue with a server, written down so that two servers' can be held against each other.
+"""A transcript with a server, recorded so that those of two servers can be compared.
 
 Times, ids (that of the server in `cluster`) and versions are left out, and the wording of JSON errors.
 """
@@ -43,7 +43,7 @@ def comparable(value: Any) -> Any:
     return [comparable(item) for item in value] if isinstance(value, list) else value
 
 
-class Dialogue:
+class Transcript:
     """Talks to one server and writes down what it says."""
 
     def __init__(self, client: Client, stream: str = "S") -> None:
@@ -121,12 +121,12 @@ def describe(message: Any) -> tuple[Any, ...]:
     return subject, reply, message.data, header
 
 
-Part = Callable[[Dialogue], Awaitable[None]]
+Part = Callable[[Transcript], Awaitable[None]]
 Streams = dict[str, dict[str, Any]]
 
 
 async def say_the_same(directory: Path, streams: Streams, parts: tuple[Part, ...], at_least: int) -> None:
-    """Asserts that both servers say the same in a dialogue of these parts, about streams they begin with.
+    """Asserts that both servers say the same in a transcript of these parts, about streams they begin with.
 
     streams: names and configurations. at_least: how much there is to compare.
     """
@@ -144,7 +144,7 @@ async def say_the_same(directory: Path, streams: Streams, parts: tuple[Part, ...
 
 async def converse(url: str, streams: Streams, parts: tuple[Part, ...]) -> list[tuple[str, Answer]]:
     client = await nats.connect(url, allow_reconnect=False)
-    say = Dialogue(client)
+    say = Transcript(client)
     for name, config in streams.items():
         body = json.dumps({"name": name, **config}).encode()
         await client.request(f"$JS.API.STREAM.CREATE.{name}", body, timeout=5)
