@@ -181,7 +181,7 @@ class FastPublisher(PublishStats):
 
     def _on_gap(self, last_seq: int, seq: int) -> None:
         # Servers differ in whether the first of these arrived. Completed publishes are not changed.
-        text = f"messages {last_seq} to {seq - 1} of a batch got lost on their way, or all but the first"
+        text = f"messages {last_seq} to {seq - 1} of a batch were lost in transit, or all but the first"
         self._fail_range(last_seq, seq, PublishNotAckedError(text))
 
     def _on_error(self, seq: int, error: JetStreamApiError) -> None:

@@ -42,7 +42,7 @@ class GroupCommit:
         self._waiting: dict[StreamReplica, None] = {}  # streams with publishes to apply
         self.ready: list[StreamReplica] = []  # those of them that may be applied again
         self._consumers: dict[ConsumerReplica, None] = {}  # that had work while their stream was syncing
-        self.count = 0  # streams on their way to the disk
+        self.count = 0  # streams whose sync is in flight
         self._starting = False
 
     @property

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import io
 import re
 import subprocess
+import tokenize
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -122,3 +125,66 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_the_package_and_its_metadata_say_the_same_version() -> None:
     metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert penstock.__version__ == metadata["project"]["version"]
+
+
+WORDING = tomllib.loads((Path(__file__).parent / "wording.toml").read_text())
+
+# The same base name or class name twice, with the reason; all others are unique in src.
+SHARED_MODULE_NAMES = {
+    "__init__": "packages",
+    "__main__": "commands of the package and of its simulation",
+    "archive": "a kernel for archives of streams, and a Spark pipeline into Parquet",
+    "memory": "a kernel that allocates, and the store in memory; a traceback shows .pyx or .py",
+}
+SHARED_CLASS_NAMES: dict[str, str] = {}
+
+
+def modules() -> list[Path]:
+    """Python modules and kernels below src."""
+    return [path for path in committed_files() if "src" in path.parts and path.suffix in (".py", ".pyx")]
+
+
+def plain_text(path: Path) -> str:
+    """A file as running text: comment marks and line breaks are blanks; of the changelog the top section."""
+    text = path.read_text()
+    if path.name == "CHANGELOG.md":
+        text = "".join(re.split(r"^(?=## )", text, flags=re.M)[:2])
+    return " ".join(line.strip().lstrip("#: ") for line in text.split("\n"))
+
+
+def test_the_prose_uses_plain_words() -> None:
+    forbidden = re.compile(rf"\b(?:{'|'.join(WORDING['phrases'])})\b", re.I)
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    found = [
+        f"{path.relative_to(ROOT)}: {text[max(match.start() - 30, 0) : match.end() + 30]!r}"
+        for path in [*(one for one in modules() if one.suffix == ".py"), *pages]
+        for text in [plain_text(path)]
+        for match in forbidden.finditer(text)
+    ]
+    assert found == [], "the comments in wording.toml name plain words"
+
+
+def test_no_name_with_a_private_meaning_is_used_again() -> None:
+    names = WORDING["names"]
+    anywhere = re.compile(rf"\b(?:{'|'.join(names)})\b")
+    found = [
+        f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}, better {names[token.string]}"
+        for path in modules()
+        if path.suffix == ".py" and anywhere.search(path.read_text())
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        if token.type == tokenize.NAME and token.string in names
+    ]
+    assert found == []
+
+
+def test_each_module_and_class_of_the_package_has_a_name_of_its_own() -> None:
+    """A log line or a traceback then says which one it was."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        if path.stem not in SHARED_MODULE_NAMES:
+            places[path.stem].append(str(path.relative_to(ROOT)))
+        classes = re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.M)
+        for name in classes:
+            if name not in SHARED_CLASS_NAMES:
+                places[f"class {name}"].append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

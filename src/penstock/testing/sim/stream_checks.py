@@ -399,7 +399,7 @@ class StreamRecord:
             # The subject of a damaged message is unknown: the subject's state counts it until the log is
             # reopened.
             may = self.damaged or self.may_have_holes
-            require(may, "counters", f"{self.name}: {log.lost} messages lost on a disk that is well")
+            require(may, "counters", f"{self.name}: {log.lost} messages lost on a working disk")
             return
         said = log.subjects()
         require(counts == said, "counters", f"{self.name}: by subject {counts}, it says {said}")

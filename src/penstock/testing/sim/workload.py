@@ -494,7 +494,7 @@ def heal_disk(world: Simulator) -> None:
     """Repairs the disk, and waits for the server's retry."""
     if world.disk.room is not None or world.disk.fail_rate:
         world.disk.room, world.disk.fail_rate = None, 0.0
-        world.say("the disk is well")
+        world.say("the disk works")
         world.pass_time(2 * SECOND_NS)
         world.removals.ask_again(world)
 
