@@ -15,15 +15,20 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import wait
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.protocol import snapshot_archive
 from penstock.server.config.directives import load
 from penstock.server.server import Server
+from tests.support.file_probes import archived, entry, packed
 
 SERVED_S = 5.0  # a bystander waits so long
+SYNCS_MAX = 10  # one after the other, for one step
+ANSWER_ROUNDS = 20  # the victim waits so long for an answer that may follow a sync: PINGs
 CONF = """
 port: -1
 ping_interval: "1h"
@@ -129,7 +134,35 @@ def ack(name: str, seq: int, body: bytes, stream: str = "V") -> bytes:
 
 
 SECOND = 1_000_000_000
-Step = bytes | int  # bytes to send as the victim; seconds that pass
+# Bytes to send as the victim; seconds that pass; what makes the bytes from what the victim received.
+Step = bytes | int | Callable[["Scenario"], Awaitable[bytes]]
+
+_ARCHIVE = packed(
+    archived(
+        b'{"messages":1,"bytes":40,"first_seq":1,"last_seq":1,"consumer_count":1}',
+        entry(
+            "consumers/c",
+            b'{"config":{"durable_name":"c","name":"c","ack_policy":"explicit"},"state":{"delivered":'
+            b'{"consumer_seq":1,"stream_seq":1},"ack_floor":{"consumer_seq":0,"stream_seq":0},'
+            b'"pending":{"1":{"Sequence":1,"Timestamp":1}},"redelivered":{"1":1}}}',
+        ),
+        entry("r.a", b"x", 1, 1),
+        snapshot_archive.END,
+    )
+)
+
+
+async def _archive(scenario: Scenario) -> bytes:
+    """Sends the archive in two parts, and its end, to where the answer to STREAM.RESTORE says."""
+    for _ in range(ANSWER_ROUNDS):
+        found = re.search(rb'"deliver_subject":"([^"]+)"', scenario.victim.received)
+        if found is not None:
+            subject, half = found[1].decode(), len(_ARCHIVE) // 2
+            return b"".join(pub(subject, part) for part in (_ARCHIVE[:half], _ARCHIVE[half:], b""))
+        if not await scenario.victim.pass_on():
+            break
+    return b""  # the fault met the request
+
 
 _NEXT = {"batch": 5, "no_wait": True}
 _V: dict[str, Any] = {
@@ -176,6 +209,10 @@ STEPS: list[Step] = [
     api("CONSUMER.PAUSE.V.pull", {"pause_until": "2100-01-01T00:00:00Z"}) + api("CONSUMER.RESET.V.pull"),
     api("STREAM.UPDATE.V", {"name": "V", "subjects": ["v.>", "v2"], **_V, "max_msgs": 50}),
     api("STREAM.SNAPSHOT.V", {"deliver_subject": "_INBOX.victim.snap"}),
+    api("STREAM.RESTORE.R", {"config": {"name": "R", "subjects": ["r.>"]}, "state": {}}),
+    _archive,
+    b"",
+    api("CONSUMER.INFO.R.c") + api("STREAM.DELETE.R"),
     pub("$SYS.REQ.USER.INFO") + pub("$SYS.REQ.ACCOUNT.PING.CONNZ") + pub("$SYS.REQ.ACCOUNT.PING.STATZ"),
     pub("nobody.listens", b"x") + b"UNSUB 7\r\nSUB q.* q 10\r\n" + pub("q.x", b"1") + b"UNSUB 10\r\n",
     30,
@@ -227,7 +264,7 @@ class Scenario:
             if isinstance(step, int):
                 await self.let_pass(step)
             else:
-                self.victim.writer.write(step)
+                self.victim.writer.write(step if isinstance(step, bytes) else await step(self))
             if not await self.victim.pass_on():
                 self.victim.close()
                 await self._reconnect()
@@ -256,14 +293,25 @@ class Scenario:
             await self._turns()
 
     async def _turns(self) -> None:
-        for _ in range(3):
-            await asyncio.sleep(0)
+        """What was sent has its consequences.
+
+        Syncs are waited for: otherwise the calls that follow them would depend on how busy the machine is.
+        """
+        assert self.server.jetstream is not None
+        background = self.server.jetstream._background
+        assert background is not None
+        for _ in range(SYNCS_MAX):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if not background._waiting:
+                break
+            wait(background._waiting, SERVED_S)
 
     async def clean(self) -> None:
         """Whatever is left of the victim's streams goes, also what is offline."""
         self.victim.close()
         await self._reconnect()
-        for name in ("M", "E", "S", "V", "W", "I"):
+        for name in ("M", "E", "S", "V", "W", "I", "R"):
             self.victim.writer.write(api(f"STREAM.DELETE.{name}"))
         await self.victim.pass_on()
         await self._turns()
