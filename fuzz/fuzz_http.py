@@ -9,6 +9,7 @@ the loop, and pages are served afterwards.
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import urllib.request
 
@@ -23,6 +24,7 @@ RAW, QUERY, HEADERS = range(3)
 KINDS = 3
 INPUTS_PER_CHECK = 200
 ANSWER_S = 10.0
+BEGIN_S = 0.05
 
 
 def request(kind: int, rest: bytes) -> bytes:
@@ -71,11 +73,16 @@ class Fuzzer:
                 page.read()
 
     def import_router(self, sent: bytes) -> bytes:
-        """The answer to these bytes, after which the client sends no more."""
+        """The answer to these bytes, after which the client sends no more.
+
+        The client closes its side only when an answer has begun, or none comes: uvicorn drops the connection
+        at the end of the input, and with it the answers that are not made yet.
+        """
         with socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S) as sock:
             answer = bytearray()
             try:
                 sock.sendall(sent)
+                select.select([sock], [], [], BEGIN_S)
                 sock.shutdown(socket.SHUT_WR)
                 while data := sock.recv(1 << 16):
                     answer += data
