@@ -157,7 +157,8 @@ def test_the_prose_uses_plain_words() -> None:
     pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
     found = [
         f"{path.relative_to(ROOT)}: {text[max(match.start() - 30, 0) : match.end() + 30]!r}"
-        for path in [*(one for one in modules() if one.suffix == ".py"), *pages]
+        for path in [*(one for one in committed_files() if "src" in one.parts), *pages]
+        if path.suffix in (".py", ".pyi", ".md")
         for text in [plain_text(path)]
         for match in forbidden.finditer(text)
     ]

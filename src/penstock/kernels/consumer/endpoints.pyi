@@ -41,7 +41,7 @@ class Rotation:
 
     backlog_max: unsent bytes at which a receiver gets no more. prioritized: targets are in order of their
     priorities, and stay so. on_end: told of each target that leaves the list, at once. on_pin: gives a target
-    a pin; None: nobody is pinned.
+    a pin; None: no client is pinned.
     """
 
     backlog_max: int

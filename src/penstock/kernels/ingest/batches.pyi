@@ -51,7 +51,7 @@ class FastBatches(KeyTable):
         stored; duplicate: it was stored before)."""
 
     def end(self, batch: FastBatch, final: bytes) -> None:
-        """The batch is over; `final` is what its publisher is told, now and when it asks again."""
+        """Ends the batch; `final` is the final ack, also for later pings."""
 
     def forget(self, batch: FastBatch) -> None:
         """Nothing of the batch is known from now on."""

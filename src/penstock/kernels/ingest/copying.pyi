@@ -1,4 +1,4 @@
-"""Messages on their way from one stream, the origin, into another one that mirrors or sources it."""
+"""Messages in transit from one stream, the origin, to another one that mirrors or sources it."""
 
 from collections.abc import Callable
 

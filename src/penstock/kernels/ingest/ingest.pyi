@@ -60,7 +60,7 @@ class AckBatch:
         """Any other answer to a publish: an error, a duplicate."""
 
     def route(self, index: SubscriptionIndex) -> int:
-        """Sends every ack on its way and empties the batch; returns how many found a taker."""
+        """Routes all acks and empties the batch; returns how many found a taker."""
 
     def items(self) -> list[tuple[bytes, bytes]]:
         """[(reply, text)] of what waits."""

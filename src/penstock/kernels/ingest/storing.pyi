@@ -10,7 +10,7 @@ from penstock.kernels.wire.dispatch import SubjectMapper
 class InterestState:
     """What the consumers of one stream need.
 
-    work_queue: what nobody acked stays, though no consumer asks for it. held: a consumer that belongs here is
+    work_queue: an unacked message stays without an interested consumer. held: a consumer that belongs here is
     missing, so everything stays. retired: messages that were removed.
     """
 
@@ -32,10 +32,11 @@ class InterestState:
         """Would any consumer take a message of this subject?"""
 
     def settle(self, pump: Pump) -> int:
-        """Removes what was acked through `pump` since the last time and nobody else needs: how many."""
+        """Removes messages acked through `pump` since the last call, unless another consumer needs them;
+        returns how many."""
 
     def review(self, from_seq: int = 0) -> int:
-        """Looks at every message from from_seq on and removes what nobody needs: how many."""
+        """Removes messages from from_seq on that no consumer needs; returns how many."""
 
     def review_part(self, from_seq: int, work: int) -> tuple[int, int]:
         """The same until it has done so much work (in the units of jetstream/slices.py). Returns how many
@@ -60,7 +61,7 @@ class Republisher:
         """Messages that wait."""
 
     def route(self, index: SubscriptionIndex) -> int:
-        """Sends what waits on its way; returns how many found a taker."""
+        """Routes the waiting messages; returns how many found a subscriber."""
 
     def clear(self) -> None:
         """Drops what waits."""

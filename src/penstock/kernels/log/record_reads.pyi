@@ -1,7 +1,7 @@
 """Single records of closed blocks, read ahead by a thread."""
 
 class Reading:
-    """Pieces of files on their way into memory.
+    """Reads pieces of files into memory.
 
     files: names, and the pieces wanted of each: an offset and a size, 32 bits, as `struct` packs "=2I".
     Raises OSError for a file that can't be opened.
@@ -16,7 +16,7 @@ class BlockReads:
     """Records that a pump has read ahead. For kernels; Python looks at what it costs."""
 
     fetched: int
-    """Records read without their blocks so far, those that are still on their way not counted."""
+    """Records read without their blocks so far, without those in flight."""
 
     def memory(self) -> int:
         """Bytes held."""

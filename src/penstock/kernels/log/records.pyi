@@ -1,4 +1,4 @@
-"""Records of message blocks as Python sees them; the layout is told in records.pxd."""
+"""Records of message blocks as Python sees them; records.pxd describes the layout."""
 
 from typing import TypeAlias
 

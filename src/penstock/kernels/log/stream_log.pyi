@@ -79,8 +79,8 @@ class StreamLog(LogCore):
         """The first live message at or after seq whose subject matches the filter."""
 
     def next_seq(self, seq: int, filter: bytes = b"") -> int:
-        """Like load_next, the sequence alone; 0 when there is none. A wildcard filter scans: whoever gets 0
-        should ask from last_seq + 1 the next time."""
+        """Like load_next, the sequence alone; 0 when there is none. A wildcard filter scans: after
+        a 0, continue at last_seq + 1."""
 
     def last_seq_of(self, filter: bytes) -> int:
         """The sequence load_last would load; 0 when none."""
@@ -183,7 +183,7 @@ class StreamLog(LogCore):
         """The bytes of a closed block are in memory until others are loaded."""
 
     def release_idle(self) -> None:
-        """Lets go of all bytes that can be loaded again. No pointer into the log may be in use."""
+        """Releases all bytes that can be loaded again. No pointer into the log may be in use."""
 
     def restore(self, blocks: list[MessageBlock]) -> list[tuple[int, str]]:
         """Takes over blocks read from disk, in order of number; only the last may be open.

@@ -1,4 +1,4 @@
-"""What a log knows of its subjects, and who is told of their messages."""
+"""Per-subject state of a log, and the followers notified of its messages."""
 
 class SubjectState:
     count: int

@@ -92,7 +92,7 @@ class ReplySink(Sink):
 class ReplyTable(AwaitedReplies):
     """Requests that an account's services have not answered.
 
-    index -- of the account. clock -- ns since 1970. seed -- 64 bits, for subjects nobody can guess.
+    index -- of the account. clock -- ns since 1970. seed -- 64 bits, for subjects that cannot be guessed.
     on_first -- None, or called when the first one waits.
     """
 

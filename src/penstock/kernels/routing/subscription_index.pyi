@@ -27,7 +27,7 @@ class SubscriptionIndex:
     """All subscriptions of one account.
 
     random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
-    on_insert, on_remove -- None, or called with the subscription after every insert or removal: somebody
+    on_insert, on_remove -- None, or called with the subscription after every insert or removal: a consumer
     waits for interest, or for its end.
     replies -- None, or who awaits one message, beside the subscriptions.
     watcher -- None, or told of each subscription that came or went.

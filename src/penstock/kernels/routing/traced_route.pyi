@@ -7,7 +7,7 @@ from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 
 class Steps(Protocol):
-    """Is told of what happens to a message."""
+    """Receives the steps of a message."""
 
     def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> object:
         """A client got it, or did not; shown: the subscription of the account it was routed in."""
@@ -27,7 +27,7 @@ class Steps(Protocol):
 class TracedRoute:
     """Routes messages as `route` does, and tells of every step.
 
-    trace -- is told. only -- nothing is delivered, only told.
+    trace -- receives the steps. only -- reports without delivering.
     """
 
     def __init__(self, trace: Steps, only: bool) -> None: ...
@@ -46,4 +46,4 @@ def refused_part(ingress: Ingress, subject: bytes, reply: bytes) -> bytes:
     """Which part of a publish the ingress refuses, with its -ERR: the subject, the reply, or none (b"")."""
 
 def nobody_took(ingress: Ingress, subject: bytes, reply: bytes) -> None:
-    """Answers a request that nobody took, as far as the connection wants to know."""
+    """Responds to a request without subscribers, if the connection asked for that."""

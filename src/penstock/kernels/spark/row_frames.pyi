@@ -65,7 +65,7 @@ class AckEvent(IntEnum):
     ACKS_ERROR = 3
 
 class AckWindow:
-    """Which of the numbered messages under way are acked."""
+    """Tracks which of the numbered messages in flight are acked."""
 
     def __init__(self, sid: bytes, stream: bytes, size: int) -> None: ...
     @property

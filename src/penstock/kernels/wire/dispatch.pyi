@@ -42,7 +42,7 @@ class ClientSink(Sink):
     set by then; the owner removes it from the index).
     guard -- keeps messages from this receiver; None = nothing does.
     tracer -- is called for its publishes and for what is delivered to it; None (the default) = no calls.
-    brief, detail -- what services in other accounts are told of it; None = not made yet.
+    brief, detail -- the client info for services in other accounts; None = not made yet.
     stall_threshold -- bytes waiting in `out` above which a publisher's Ingress.fed_slow is set.
     pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
     sink and sets overflowed: the owner ends the connection.
@@ -84,7 +84,7 @@ class ClientSink(Sink):
         """The receiver can take more (or is gone): tells those who wait for it."""
 
     def take(self) -> bytes:
-        """What is to be sent; the sink is clean afterwards and will mark itself anew."""
+        """Returns the output to send; the sink is clean afterwards and will mark itself again."""
 
 class ServiceSink(Sink):
     """A Python callable as a sink: before(), then callback(subject, reply, header, payload, origin)."""

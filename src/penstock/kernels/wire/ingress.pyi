@@ -15,7 +15,7 @@ class Ingress:
     publish_check -- callable(subject), False = drop (it has sent its -ERR), True = allowed, remembered until
     forget_permissions(); any other number = allowed this time. None = all allowed.
     mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
-    fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch anew.
+    fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch again.
     on_control, on_fed_slow, trigger -- for received(): what is called with the Op of a frame that is none of
     a publish, and goes on with it; what is called when fed_slow is set; and whose tick a read may end, and
     whose budget it has (None: it ends no tick and has no budget). is_direct -- reads come straight from the
@@ -25,7 +25,7 @@ class Ingress:
     held -- while True nothing is worked on.
     on_traced -- callable(subject, reply, header, payload) -> how many took it: routes publishes whose headers
     ask for a trace, as with trace_parent a `traceparent` does. None = they are routed like others.
-    active -- has read something since somebody set it False. read_bytes -- of the last read.
+    active -- has read something since it was set False. read_bytes -- of the last read.
     """
 
     index: SubscriptionIndex | None
@@ -71,7 +71,7 @@ class Ingress:
         """The frame process() stopped at. Raises RuntimeError when there is none or more was read since."""
 
     def forget_permissions(self) -> None:
-        """Asks publish_check anew about every subject."""
+        """Clears the cache: publish_check is called again for every subject."""
 
 def asks(header: bytes, parent: bool) -> bool:
     """Does a header block name a destination of traces? With `parent`, a `traceparent` asks as well."""

@@ -3,7 +3,7 @@
 from typing_extensions import Buffer
 
 class OutBuffer:
-    """Bytes on their way out; grows by doubling, and gives large memory back when it is taken."""
+    """Pending output bytes; grows by doubling, and gives large memory back when it is taken."""
 
     @property
     def size(self) -> int: ...

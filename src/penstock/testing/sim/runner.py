@@ -106,7 +106,7 @@ class Run:
     def _go(self) -> SeedOutcome:
         failure: BaseException | None = None
         try:
-            workload.create_letters(self.world)
+            workload.create_dead_letter_stream(self.world)
             for step in range(STEPS):
                 if step not in self._skip:
                     self._step(step)
@@ -152,7 +152,7 @@ class Run:
 
     def _danger(self, action: workload.Action) -> float:
         """The factor for the probability of a crash: atomic operations and work in flight are rare."""
-        if self.world.has_letters_due():
+        if self.world.has_dead_letters_due():
             return 6
         return 3 if action is publish_atomic else 1
 

@@ -620,7 +620,7 @@ class Simulator:
         if self.lazy and self.always and seq > record.last_seq:
             record.look(self.stream(record.name), self.now)
 
-    def has_letters_due(self) -> bool:
+    def has_dead_letters_due(self) -> bool:
         """Whether dead letters are in flight."""
         streams = self.engine.streams.values()
         return any(one.dead_letters.is_busy for stream in streams for one in stream.consumers.values())

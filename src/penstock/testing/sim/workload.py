@@ -90,7 +90,7 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
     return config
 
 
-def create_letters(world: Simulator) -> None:
+def create_dead_letter_stream(world: Simulator) -> None:
     """Creates the stream of dead letters, for the whole run."""
     world.api(f"STREAM.CREATE.{LETTERS}", CONFIG, ("create", LETTERS))
 
