@@ -3,6 +3,7 @@
 Python handles ticks, batches, requests and messages whose headers change behaviour; these modules handle the
 bytes of each message without a Python object.
 
+    base/       memory and containers that the others share
     wire/       frames from bytes and bytes from frames: parser, `Ingress`, sinks, out buffers, end of tick
     routing/    subscription index, subject grammar and matching, imports between accounts
     log/        a stream's log: records, blocks, per-subject state, cursors, direct gets, archives
@@ -10,12 +11,12 @@ bytes of each message without a Python object.
     consumer/   ack state, redelivery queue, the pump from a log to receivers
     spark/      messages as Arrow columns, rows as frames
 
-Read first `wire/dispatch.pyx` (a publish enters), then `ingest/ingest.pyx` (it is stored),
+Read first `wire/ingress.pyx` (a publish enters), then `ingest/ingest.pyx` (it is stored),
 `log/stream_log.pyx` (the log) and `consumer/pump.pyx` (it is delivered).
 
 Invariants:
-- Kernels do no IO, except that `wire/dispatch` sends on plain sockets and `log/read_ahead` reads block files
-  in a POSIX thread.
+- Kernels do no IO, except that `wire/dispatch` sends on plain sockets and `log/record_reads` reads block
+  files in a POSIX thread.
 - Memory of a message belongs to the caller and is invalid after the call; a callee that keeps it copies it.
 - Nothing may change a log or an index while a kernel sends from its memory: the engine defers such requests.
 - Indices are checked in debug builds and never negative. Every allocation is checked, and an error leaves the
