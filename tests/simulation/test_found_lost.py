@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.file import FileStore
+from penstock.store.streamfiles import LOST_LOGGED
 from penstock.testing.sim.sim_disk import SimDisk
 
 BLOCK = Path("/store/jetstream/%24G/streams/S/msgs/1.blk")
@@ -59,3 +62,25 @@ def test_a_limit_of_bytes_removes_no_readable_message_after_others_were_lost() -
     log.append(b"S.x", b"", b"small", 12)
     assert log.limit(-1, 10 * SIZE) == 0
     assert (log.messages, log.bytes) == (1, len(b"S.x") + 30 + len(b"small"))
+
+
+def test_a_block_of_unreadable_messages_takes_a_few_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk(Random(1))
+    stream = FileStore("/store", disk=disk, block_size=16_000).account("$G").create_stream("S", b"{}", "file")
+    for number in range(1, 101):
+        stream.log.append(b"S.%d" % number, b"", b"." * 100, number)
+    stream.log.append(b"S.0", b"", b"." * 5000, 101)  # in the next block
+    stream.write()
+    disk.restart()
+    log = FileStore("/store", disk=disk, block_size=16_000).account("$G").open_stream("S").log
+    log.release_idle()
+    file = disk._file(BLOCK)
+    first = file.data.index(b"S.2.") - 22
+    last = file.data.index(b"S.99.") - 22
+    file.data[first:last] = bytes(last - first)
+    assert log.load(50) is None
+    assert log.messages == 4
+    lines = [text for text in caplog.messages if " lost" in text]
+    assert len(lines) == LOST_LOGGED + 1
+    assert "message 2 of stream S is lost" in lines[0]
+    assert "87 more messages of stream S are lost, the last one is 98" in lines[-1]

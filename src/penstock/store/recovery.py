@@ -54,7 +54,11 @@ def block_numbers(disk: Disk, directory: Path) -> list[int]:
 
 
 def recover_log(
-    directory: Path, files: OpenFiles, *, block_size: int, on_lost: Callable[[int, int, int, str], None]
+    directory: Path,
+    files: OpenFiles,
+    *,
+    block_size: int,
+    on_lost: Callable[[int, list[tuple[int, int, str]]], None],
 ) -> tuple[StreamLog, BlockFiles]:
     """Returns the log in a directory of blocks, and its files. An empty directory gives an empty log.
 

@@ -168,8 +168,10 @@ class StoreChecker:
         """A stream's messages as a server would read them. `to_seq` 0: to the end. Calls `on_lost` with a
         description of each unreadable message and of each warning of recovery."""
 
-        def lost(number: int, offset: int, seq: int, why: str) -> None:
-            on_lost(f"{block_path(directory, number)}: message {seq} is lost: at byte {offset}: {why}")
+        def lost(number: int, found: list[tuple[int, int, str]]) -> None:
+            path = block_path(directory, number)
+            for offset, seq, why in found:
+                on_lost(f"{path}: message {seq} is lost: at byte {offset}: {why}")
 
         with _captured_logs(lambda path, text: on_lost(text)):
             log, files = recover_log(

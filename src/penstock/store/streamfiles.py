@@ -31,6 +31,8 @@ from penstock.store.recovery import recover_log
 
 logger = logging.getLogger("penstock.store")
 
+LOST_LOGGED = 10  # unreadable messages of a block, each in a line of its own
+
 
 class FileStreamStore:
     """One stream's directory; see interface.StreamStore."""
@@ -64,11 +66,23 @@ class FileStreamStore:
             directory / "msgs", files, block_size=block_size or DEFAULT_BLOCK_SIZE, on_lost=self._on_lost
         )
 
-    def _on_lost(self, number: int, offset: int, seq: int, why: str) -> None:
-        logger.error(
-            "%s: message %d of stream %s is lost: its record at byte %d is bad (%s)",
-            self._directory / "msgs" / f"{number}.blk", seq, self.name, offset, why,
-        )  # fmt: skip
+    def _on_lost(self, number: int, lost: list[tuple[int, int, str]]) -> None:
+        """Logs the unreadable messages (offset, sequence, reason) of a block.
+
+        A block has up to 8 MiB, which may be 60,000 messages. One line for each would take the event loop
+        most of a second, so all but the first are counted only. `penstock store check` lists them.
+        """
+        path = self._directory / "msgs" / f"{number}.blk"
+        for offset, seq, why in lost[:LOST_LOGGED]:
+            logger.error(
+                "%s: message %d of stream %s is lost: its record at byte %d is bad (%s)",
+                path, seq, self.name, offset, why,
+            )  # fmt: skip
+        if len(lost) > LOST_LOGGED:
+            logger.error(
+                "%s: %d more messages of stream %s are lost, the last one is %d",
+                path, len(lost) - LOST_LOGGED, self.name, lost[-1][1],
+            )  # fmt: skip
 
     def save_meta(self, meta: bytes) -> None:
         try:

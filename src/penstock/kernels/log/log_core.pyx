@@ -319,8 +319,7 @@ cdef class LogCore:
         if self.watch is not None:
             self.watch.lost()
         if self.on_lost is not None:
-            for offset, seq, why in lost:
-                self.on_lost(block.number, offset, seq, why)
+            self.on_lost(block.number, lost)
         return 0
 
     # ------------------------------------------------------------------ looking for sequences

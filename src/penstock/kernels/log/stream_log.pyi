@@ -29,10 +29,10 @@ class StreamLog(LogCore):
     block_size: bytes after which a new block begins. durable: removals are noted in the blocks, for a store
     that writes them. load_block(number, size) gives the bytes of a closed block back; read_pieces([(number,
     pieces)]) some of several, as kernels.readahead.Reading does, or None where the blocks have to be loaded.
-    on_lost(number, offset, seq, why) hears of messages whose bytes on disk turned out to be wrong; they count
-    as removed, and once one is found all others of its block are looked for. storage ("file" or "memory")
-    says what a message counts in `bytes`: a stream that its configuration calls a file's counts as such
-    wherever it is kept.
+    on_lost(number, [(offset, seq, why)]) is called with messages whose bytes on disk turned out to be wrong;
+    they count as removed, and once one is found all others of its block are looked for. storage ("file" or
+    "memory") says what a message counts in `bytes`: a stream that its configuration calls a file's counts as
+    such wherever it is kept.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class StreamLog(LogCore):
         block_size: int = ...,
         durable: bool = False,
         load_block: Callable[[int, int], Buffer] | None = None,
-        on_lost: Callable[[int, int, int, str], None] | None = None,
+        on_lost: Callable[[int, list[tuple[int, int, str]]], None] | None = None,
         read_pieces: Callable[[list[tuple[int, bytes]]], _Pieces | None] | None = None,
         storage: str = "file",
     ) -> None: ...
