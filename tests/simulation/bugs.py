@@ -306,6 +306,17 @@ def refused_removal_of_a_stream_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Containment, "set_aside", forget)
 
 
+def due_schedules_freed_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    """A full disk gets room by blocks of schedules whose messages are not written."""
+    store_scheduled = StreamReplica._store_scheduled
+
+    def unsaid(to: StreamReplica, produced: ScheduledMessage, ts: int) -> None:
+        to.log.storing = False
+        store_scheduled(to, produced, ts)
+
+    patch.setattr(StreamReplica, "_store_scheduled", unsaid)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (ack_before_write, "acked means kept", 10),
     (lost_tombstone, "no resurrection", 3),
@@ -329,4 +340,5 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (refused_removal_of_a_consumer_confirmed, "no resurrection", 3),
     (refused_removal_of_a_stream_forgotten, "answers", 80008686),
     (batch_taken_by_a_full_disk, "atomic", 8),
+    (due_schedules_freed_on_a_full_disk, "schedules", 88),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 REGRESSION_SEEDS: tuple[int, ...] = (
     635,
+    12017,
     500244,
     500307,
     500479,

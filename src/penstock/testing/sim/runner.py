@@ -24,7 +24,15 @@ from penstock.testing.sim.sim_disk import Killed
 from penstock.testing.sim.simulator import SECOND_NS, Simulator
 
 STEPS = 90
+CROWDED_RATE = 0.05
+"""The share of seeds that run on a disk which is full about half of the time."""
+
+_CROWDED_SALT = 385929 << 40
+"""Decides which seeds those are: none of the seeds that planted bugs are tried with first."""
+
 _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]
+_RISKY = (publish_atomic, workload.schedule_on_a_full_disk, workload.purge_on_a_full_disk)
+_CROWDED_ACTIONS = [action for action, weight in workload.CROWDED_ACTIONS for _ in range(weight)]
 SHRINK_RUNS = 150
 
 
@@ -80,6 +88,9 @@ class Run:
         self.seed = seed
         self.events: list[str] = []
         self._skip = frozenset(skip)
+        # Drawn from a Random of its own, so that all other seeds keep their runs.
+        is_crowded = Random(seed ^ _CROWDED_SALT).random() < CROWDED_RATE
+        self._actions = _CROWDED_ACTIONS if is_crowded else _ACTIONS
         random = Random(seed)
         self.crash_rate = random.choice([0.02, 0.06, 0.12])
         self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
@@ -129,7 +140,7 @@ class Run:
         world = self.world
         world.disk.random = Random((self.seed << 12) + step + (1 << 60))
         bare = len(world.streams) < 3 and step % 2 == 0  # else most steps find nothing to do
-        action = workload.create_stream if bare else random.choice(_ACTIONS)
+        action = workload.create_stream if bare else random.choice(self._actions)
         if world.has_copies and step in (6, 9):  # early, so that much is copied
             action = workload.create_target
         self.events.append(f"[{step}] {action.__name__} at {(world.now - 1_700_000_000_000_000_000) / 1e9} s")
@@ -154,7 +165,7 @@ class Run:
         """The factor for the probability of a crash: atomic operations and work in flight are rare."""
         if self.world.has_dead_letters_due():
             return 6
-        return 3 if action is publish_atomic else 1
+        return 3 if action in _RISKY else 1
 
     def _restart(self, random: Random, *, power: bool) -> None:
         world = self.world

@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.protocol import headers
+from penstock.protocol.api import RetentionPolicy
 from penstock.protocol.durations import NS_PER_S, format_time, parse_time
 from penstock.testing.sim import Violation, require
 from penstock.testing.sim.feature_checks import Feature
@@ -76,6 +77,7 @@ class Schedules(Feature):
         super().__init__(record)
         self._known: dict[str, ScheduleModel] = {}  # by subject
         self._produced: set[int] = set()  # sequences
+        self._ended: list[tuple[Held, Held]] = []  # schedules that have ended, each with its last message
         self._faulty_at = 0
         self._looked_upto = 0  # sequence
 
@@ -87,6 +89,8 @@ class Schedules(Feature):
                 for subject, one in self._known.items()
                 if one.held.seq in self.record.live
             }
+            lasting = self.record.kept.live.keys() | self.record.synced.live.keys()
+            self._ended = [(one, made) for one, made in self._ended if one.seq in lasting]
         self._looked_upto = self.record.last_seq
 
     def _follow(self, fresh: dict[int, Held]) -> None:
@@ -118,6 +122,7 @@ class Schedules(Feature):
         if _value(known.held, headers.SCHEDULE).startswith("@at "):
             gone = known.held.seq not in self.record.live
             require(following == "purge" and gone, "schedules", f"{where}: did not end with {following}")
+            self._ended.append((known.held, held))
             del self._known[scheduler]
             return
         due = parse_time(following)
@@ -148,7 +153,32 @@ class Schedules(Feature):
             if not limited and late * NS_PER_S > LATE_NS:
                 raise Violation("schedules", f"{self.record.name}: {subject} is {late} s late")
 
+    def crashed(self) -> None:
+        record, config = self.record, self.record.config
+        limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_msgs_per_subject > 0
+        limited = limited or config.retention is not RetentionPolicy.LIMITS
+        removed = (
+            record.asked or record.limits_changed or any(one.rollup for one in record.published.values())
+        )
+        if limited or removed:
+            self._ended.clear()
+        self._ended = [(one, made) for one, made in self._ended if made.seq in record.live]
+
+    def _check_ended(self, now: int) -> None:
+        """A schedule is removed together with the storing of its last message: a crash must leave one of
+        the two."""
+        record = self.record
+        there = {(_value(held, headers.SCHEDULER), tag_of(held.payload)) for held in record.live.values()}
+        for one, made in self._ended:
+            lasted = record.base.live.get(one.seq) == one
+            aged = record.has_aged(one, now) or record.has_aged(made, now)
+            if lasted and not aged and one.seq not in record.live and (one.subject, one.tag) not in there:
+                raise Violation("schedules", f"{record.name}: {one} is gone, and so is {made}")
+
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
+        if not power and not damaged:
+            self._check_ended(now)
+        self._ended.clear()
         if not self.record.config.allow_msg_schedules:
             return
         live = dict(sorted(self.record.live.items()))

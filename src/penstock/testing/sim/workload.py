@@ -13,6 +13,7 @@ from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol import headers
+from penstock.protocol.durations import format_time
 from penstock.testing.sim import require, thorough_checks
 from penstock.testing.sim.batchwork import any_stream_with, new_publish, publish_atomic, publish_fast
 from penstock.testing.sim.consumer_checks import ConsumerRecord, pending_of
@@ -382,8 +383,6 @@ def pause_consumer(world: Simulator, random: Random) -> None:
     record = any_consumer(world, random)
     if record is not None:
         until = world.now + random.randrange(5) * SECOND_NS
-        from penstock.protocol.durations import format_time
-
         world.api(f"CONSUMER.PAUSE.{record.stream}.{record.name}", {"pause_until": format_time(until)})
 
 
@@ -490,6 +489,55 @@ def fail_disk(world: Simulator, random: Random) -> None:
         world.say(f"the disk fails, {disk.fail_rate}")
 
 
+def fill_disk(world: Simulator, random: Random) -> None:
+    """The disk is full, or has room again."""
+    disk = world.disk
+    if disk.room is not None:
+        heal_disk(world)
+    else:
+        disk.room = random.choice([0, 10, 300])
+        world.say(f"the disk has room for {disk.room} bytes")
+
+
+def schedule_on_a_full_disk(world: Simulator, random: Random) -> None:
+    """Schedules come due together when the disk is full, and the stream holds nothing else."""
+    record = any_stream_with(world, random, "allow_msg_schedules")
+    if record is None:
+        return
+    heal_disk(world)
+    if record.name not in world.streams:
+        return
+    record.asked.append(("purge", ("", 0)))
+    world.api(f"STREAM.PURGE.{record.name}", {})
+    for token in random.sample(TOKENS, 3):
+        publish = new_publish(world, record, f"s.{token}")
+        publish.plain, publish.rollup = False, "sub"
+        pairs = [
+            (headers.SCHEDULE, f"@at {format_time(world.now + SECOND_NS)}"),
+            (headers.SCHEDULE_TARGET, f"{record.name}.{random.choice('xy')}"),
+        ]
+        world.publish(publish, headers.build(pairs), 5, reply=True)
+    world.tick(whole=True)
+    fill_disk(world, random)
+    world.pass_time(random.choice([1, 3]) * SECOND_NS)
+
+
+def purge_on_a_full_disk(world: Simulator, random: Random) -> None:
+    """A stream is purged when the disk is full, and a sync of it may be in flight."""
+    record = any_open_stream(world, random)
+    if record is None:
+        return
+    heal_disk(world)
+    if record.name not in world.streams:
+        return
+    for left in reversed(range(random.randrange(2, 6))):
+        publish_one(world, random, record)
+        world.tick(whole=left > 0)
+    fill_disk(world, random)
+    record.asked.append(("purge", ("", 0)))
+    world.api(f"STREAM.PURGE.{record.name}", {})
+
+
 def heal_disk(world: Simulator) -> None:
     """Repairs the disk, and waits for the server's retry."""
     if world.disk.room is not None or world.disk.fail_rate:
@@ -521,6 +569,26 @@ ACTIONS: tuple[tuple[Action, int], ...] = (
     (check_all, 4),
     (toggle_interest, 3),
     (fail_disk, 2),
+)
+
+# For a disk that is full about half of the time: more removals and schedules, and time passes more often.
+CROWDED_ACTIONS: tuple[tuple[Action, int], ...] = (
+    (publish_some, 30),
+    (schedule, 20),
+    (publish_atomic, 5),
+    (pass_time, 20),
+    (create_stream, 6),
+    (create_target, 3),
+    (update_stream, 1),
+    (purge, 8),
+    (delete_message, 8),
+    (create_consumer, 4),
+    (pull, 8),
+    (ack_some, 8),
+    (check_all, 2),
+    (fill_disk, 12),
+    (schedule_on_a_full_disk, 10),
+    (purge_on_a_full_disk, 10),
 )
 
 
