@@ -165,9 +165,7 @@ class Containment:
         text = stream.refusal(codes.STREAM_OFFLINE_REASON.format(err=why))
         replies = [reply for reply, _ in stream.acks.items()]
         stream.acks.clear()
-        batch = stream.sink.take()
-        while (waiting := batch.take_one()) is not None:
-            replies.append(waiting[1])
+        replies += [publish[1] for publish in stream.take_waiting()]
         for reply in replies:
             if reply:
                 publish(self._engine.index, reply, b"", b"", text)

@@ -9,6 +9,7 @@ No IO, clock or randomness of its own: the stores do the IO; time and ids come f
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from penstock import faults
-from penstock.errors import StoreError
-from penstock.jetstream import stream_config
+from penstock.errors import JetStreamApiError, StoreError
+from penstock.jetstream import slices, stream_config
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.api.waiting import WaitingRequests
@@ -34,7 +35,7 @@ from penstock.jetstream.opening import Opening
 from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
-from penstock.jetstream.stream import shrinking
+from penstock.jetstream.stream import rollups, shrinking
 from penstock.jetstream.stream.overflow import Overflow
 from penstock.jetstream.stream.source_config import check_among
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
@@ -98,6 +99,7 @@ class JetStreamEngine:
         self.wake = wake
         self._below = below
         self.overflow = Overflow(wake)
+        self.allowance = rollups.Allowance(rollups.TURN_MESSAGES)
         self.requests = WaitingRequests()  # replaced by those of the whole server
         self.group = GroupCommit(self)
         self.containment = Containment(self)
@@ -155,6 +157,7 @@ class JetStreamEngine:
             faults.contain(stream.unsubscribe, failed, self.index)
         for stream in list(self.streams.values()):
             faults.contain(self._finish_sync, self.containment.stream_failed, stream)
+        faults.contain(self._finish_rollups, failed)
         self.tick.apply(self.clock())
         self.tick.write()
         for stream in list(self.streams.values()):
@@ -302,6 +305,37 @@ class JetStreamEngine:
                 if self.streams.get(stream.name) is not stream:
                     raise codes.STREAM_NOT_FOUND.exception(stream=stream.name)
 
+    def roll_up(self, stream: StreamReplica) -> None:
+        """Holds the stream until slices have removed what its roll-ups replace."""
+        stream.rolling = True
+        try:
+            stream.keep_rollups()
+        except StoreError as error:  # after a crash, some of the replaced messages may be there again
+            log.error("stream %s: its roll-ups can not be recorded: %s", stream.name, error)
+        self.overflow.bound(stream, self.config, is_syncing=True)
+        self.slices.add(self._roll_up(stream))
+
+    def _roll_up(self, stream: StreamReplica) -> Generator[int, None, None]:
+        yield slices.WORK  # the message is written first
+        try:
+            yield from self.removing(stream, stream.rollups.slices())
+        except JetStreamApiError:
+            return  # the stream was deleted
+        self._end_rollups(stream)
+
+    def _end_rollups(self, stream: StreamReplica) -> None:
+        self.overflow.bound(stream, self.config, is_syncing=stream.syncing)
+        self.group.release(stream)
+
+    def _finish_rollups(self) -> None:
+        """Applies what waits for roll-ups at once: the engine closes."""
+        while rolling := [stream for stream in self.streams.values() if stream.rolling]:
+            for stream in rolling:
+                deque(stream.rollups.slices(), maxlen=0)
+                self._end_rollups(stream)
+            self.tick.apply(self.clock())
+            self.slices.stop()
+
     def delete_stream(self, name: str) -> None:
         """Deletes a stream with its messages and consumers, also an offline one.
 
@@ -401,6 +435,7 @@ class JetStreamEngine:
             full=self.overflow.full,
             below=self._below,
             batches=self.batches,
+            allowance=self.allowance,
         )
         self.overflow.bound(stream, self.config, is_syncing=False)
         stream.fast.may_start = partial(self.capacity.may_start_fast_batch, stream)

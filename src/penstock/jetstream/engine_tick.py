@@ -83,6 +83,8 @@ class EngineTick:
             self._step_failed(error)
 
     def _apply(self, now: int) -> None:
+        allowance = self._engine.allowance
+        allowance.left = allowance.most
         ready = dict.fromkeys(self._group.take_ready()) if self._group.ready else {}
         dirty: list[StreamReplica] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:
@@ -105,15 +107,25 @@ class EngineTick:
                 self._work_failed(error)
 
     def _apply_stream(self, stream: StreamReplica, now: int, *, was_held: bool) -> None:
-        if stream.syncing:
-            # Applying now would mix messages that the sync in flight does not cover with those it does.
+        if stream.syncing or (stream.rolling and stream.rollups.unfinished):
+            # Applying now would mix messages that the sync in flight does not cover with those it does, or
+            # acknowledge what follows an unfinished roll-up.
             self._group.defer(stream)
             return
+        stream.rolling = False
         self._engine.capacity.admit(stream)
         if was_held and (stream.next_deadline() or now + 1) <= now:
-            stream.expire(now, EXPIRY_WORK)  # came due during the sync
-        stream.apply_pending(now)
+            stream.expire(now, EXPIRY_WORK)  # came due while it was held
+            self._hold_for_rollups(stream)  # of a schedule's message
+        if not stream.rolling:
+            stream.apply_pending(now)
+            if stream.rollups.unfinished:
+                self._hold_for_rollups(stream)
         self._note_stream(stream)
+
+    def _hold_for_rollups(self, stream: StreamReplica) -> None:
+        if stream.rollups.unfinished and not stream.rolling:
+            self._engine.roll_up(stream)
 
     def _apply_consumer(self, consumer: ConsumerReplica, now: int) -> None:
         consumer.apply(now)
@@ -408,7 +420,7 @@ class EngineTick:
 
     def _stream_on_time(self, stream: StreamReplica, now: int) -> int:
         """Runs the stream's expired timers. Returns the work done, in the units of slices.py."""
-        if stream.syncing:
+        if stream.syncing or stream.rolling:
             self._group.defer(stream)  # what time stores must not leave with the sync that has begun
             return 0
         self._engine.capacity.admit(stream)
@@ -423,6 +435,7 @@ class EngineTick:
     # --- own -----------------------------------------------------------------------------------
 
     def _touch(self, stream: StreamReplica) -> None:
+        self._hold_for_rollups(stream)
         self._note_stream(stream)
         self._active.update(dict.fromkeys(stream.consumers.values()))
         self._engine.wake()

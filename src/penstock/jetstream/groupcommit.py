@@ -51,13 +51,19 @@ class GroupCommit:
         return self.count > 0
 
     def defer(self, stream: StreamReplica) -> None:
-        """Defers a stream's publishes until its sync completes."""
+        """Defers a stream's publishes until its sync completes, or its roll-ups."""
         self._waiting[stream] = None
 
     def take_ready(self) -> list[StreamReplica]:
         """Returns the deferred streams whose sync completed."""
         ready, self.ready = self.ready, []
         return ready
+
+    def release(self, stream: StreamReplica) -> None:
+        """Lets the next tick apply a stream's publishes: its roll-ups are done."""
+        self._waiting.pop(stream, None)
+        self.ready.append(stream)
+        self._engine.wake()
 
     def defer_consumer(self, consumer: ConsumerReplica) -> None:
         """Defers a consumer's deliveries until its stream's sync completes."""
@@ -81,7 +87,7 @@ class GroupCommit:
                 return  # drop() ended it: the stream was deleted or set aside during the sync
             stream.syncing = False
             self.count -= 1
-            self._engine.overflow.bound(stream, self._engine.config, is_syncing=False)
+            self._engine.overflow.bound(stream, self._engine.config, is_syncing=stream.rolling)
             # A store may complete the sync inside start_sync(). The caller is then still writing: it gets the
             # error as an exception, and its tick sends the acks itself.
             if self._starting:

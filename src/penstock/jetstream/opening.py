@@ -50,7 +50,7 @@ class Opening:
         stream = engine.new_stream(meta.config, store, meta.created)
         now = engine.clock()
         try:
-            stream.recover(now)
+            stream.recover(now, meta.rollups)
             for name in store.consumer_names():
                 faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
                 yield CONSUMER_WORK
@@ -93,7 +93,7 @@ class Opening:
         stream = engine.streams[meta.config.name] = engine.new_stream(meta.config, store, meta.created)
         # Also of a stream that can't be opened: another one with its subjects would keep it from coming back.
         engine.claims.claim(meta.config.name, meta.config.subjects)
-        stream.recover(now)
+        stream.recover(now, meta.rollups)
         for name in store.consumer_names():
             faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
         self._begin(stream, now, reviews=True)

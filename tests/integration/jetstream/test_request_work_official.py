@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.support.conf_servers import running_as_configured
 from tests.support.nats_servers import KINDS
 from tests.support.rawnats import RawNats
+from tests.support.scanner import frame
 
 pytestmark = pytest.mark.feature("stream.long-requests")
 
@@ -93,3 +95,22 @@ def test_an_update_is_answered_when_what_is_above_its_limits_is_gone(
     ):
         assert (state["messages"], state["first_seq"], state["num_subjects"]) == left
         assert state["last_seq"] == 2001
+
+
+@pytest.mark.parametrize(("kind", "first_seq"), [("sub", 1), ("all", 2001)])
+def test_no_read_after_the_ack_of_a_roll_up_finds_what_it_replaced(
+    client: RawNats, kind: str, first_seq: int
+) -> None:
+    create(client, "ROLL", ["roll.>"], allow_rollup_hdrs=True)
+    client.publish("roll.1", b"x")
+    for _ in range(1999):
+        client.publish("roll.0", b"x")
+    block = b"NATS/1.0\r\nNats-Rollup: %s\r\n\r\n" % kind.encode()
+    client.subscribe("_R.roll", 7)
+    client.send(frame("roll.0", b"new", block, "_R.roll"))
+    while (message := client.message()).sid != b"7":
+        pass
+    assert json.loads(message.payload)["seq"] == 2001
+    state = client.request("$JS.API.STREAM.INFO.ROLL", {"subjects_filter": ">"})["state"]
+    counts = {"roll.0": 1, "roll.1": 1} if kind == "sub" else {"roll.0": 1}
+    assert state["subjects"] == counts and state["first_seq"] == first_seq

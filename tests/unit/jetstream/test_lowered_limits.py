@@ -205,6 +205,21 @@ def test_a_stream_may_be_deleted_or_purged_while_it_shrinks() -> None:
 
 
 @pytest.mark.usefixtures("_small_slices")
+def test_a_wildcard_purge_ends_when_another_client_empties_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purge, "FEW", 0)  # subject by subject
+    js = filled(EngineHarness())
+    answers = ask(js, "STREAM.PURGE.S", {"filter": "S.*", "seq": MANY})
+    assert not answers
+    js.now += 1
+    assert json.loads(ask(js, "STREAM.PURGE.S")[0][2])["success"]
+    for _ in range(100):
+        js.tick()
+    assert len(answers) == 1 and not js.engine.slices
+
+
+@pytest.mark.usefixtures("_small_slices")
 def test_the_update_of_a_stream_that_refuses_new_messages_removes_none_of_its_old_ones() -> None:
     js = filled(EngineHarness(), discard="new")
     answers = update(js, max_msgs=10, discard="new")

@@ -45,7 +45,7 @@ class Overflow:
         self._warned_ns = 0
 
     def bound(self, stream: StreamReplica, config: EngineConfig, *, is_syncing: bool) -> None:
-        """Sets the limits of a stream; is_held: its sync is in flight, and nothing is applied."""
+        """Sets the limits of a stream; is_syncing: nothing is applied until its sync or its roll-ups end."""
         msgs, size = config.buffered_msgs_max, config.buffered_bytes_max
         sink = stream.sink
         sink.bytes_max = NO_LIMIT if size < 0 else size or BYTES_MAX

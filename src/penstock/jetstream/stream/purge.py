@@ -9,6 +9,7 @@ many, or keeps the newest, scans the messages in order: removals are then contig
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from penstock.kernels.log.queries import SubjectCounts
@@ -50,7 +51,7 @@ def _by_subject(log: StreamLog, found: SubjectCounts, end_seq: int) -> Iterator[
         for subject, _ in found.rows(at, at + SUBJECTS):
             seq = log.first_seq
             while seq:
-                gone, seq = log.purge_part(subject, seq, end_seq, SLICE, log.messages)
+                gone, seq = log.purge_part(subject, seq, end_seq, SLICE, sys.maxsize)
                 purged += gone
                 looks += gone + 1
                 if looks >= SLICE:

@@ -26,11 +26,16 @@ def slices(stream: StreamReplica, clock: Callable[[], int]) -> Generator[int, No
 
     Yields work. clock: ns; messages that become too old meanwhile go as well.
     """
-    at = 1
-    while at:
-        done, at = enforce_part(stream.log, stream.limits, at, PART_WORK)
-        yield done
+    yield from enforce(stream)
     while True:
         yield stream.expire(clock(), PART_WORK)
         if not stream.is_behind:
             return
+
+
+def enforce(stream: StreamReplica) -> Generator[int, None, None]:
+    """The same of limits that do not depend on time."""
+    at = 1
+    while at:
+        done, at = enforce_part(stream.log, stream.limits, at, PART_WORK)
+        yield done

@@ -74,7 +74,7 @@ class SourceState:
         if not batch.count:
             return
         self.refusal = stream.refuse_all
-        while self.refusal is None:
+        while self.refusal is None and not stream.rollups.unfinished:
             if self._apply_plain(now):
                 self._seq = batch.reached
             taken = batch.take_one()
@@ -86,7 +86,8 @@ class SourceState:
                 self.refusal = ApiError.from_exception(error)
             else:
                 self._seq = taken[0]
-        batch.clear()
+        if not stream.rollups.unfinished:  # else the rest follows when they are done
+            batch.clear()
 
     def _apply_plain(self, now: int) -> int:
         stream = self._stream

@@ -15,7 +15,8 @@ gap).
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,11 +25,12 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
-from penstock.jetstream.stream import publish_checks, purge, retention, ttl
+from penstock.jetstream.stream import publish_checks, purge, retention, shrinking, ttl
 from penstock.jetstream.stream.atomic_batches import AtomicBatches, bytes_of
 from penstock.jetstream.stream.dedupe import recover_ids
 from penstock.jetstream.stream.fast_batches import FastIngestBatches, FastOutcome, is_fast
 from penstock.jetstream.stream.message_schedules import RETRY_NS, MessageSchedules, ScheduledMessage
+from penstock.jetstream.stream.rollups import Allowance, Removal, Rollups
 from penstock.jetstream.stream.source_positions import SourcePositions
 from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.staged import Checked, StagedMessage
@@ -36,7 +38,7 @@ from penstock.jetstream.stream.subject_transforms import make_mapper, make_repub
 from penstock.kernels.ingest.batches import StagedBatch, check_staged, store_staged
 from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, StreamSink, apply_plain
 from penstock.kernels.ingest.publish_headers import MessageIds
-from penstock.kernels.ingest.storing import InterestState, PlainLimits, Republisher, enforce_part, store_one
+from penstock.kernels.ingest.storing import InterestState, PlainLimits, Republisher, store_one
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_subscriptions import ConsumerSubscriptions
 
 
+NO_LIMITS = PlainLimits()
 SCHEDULE_WORK = 32 * 1024  # the cost of a scheduled message, in the units of slices.py
 
 
@@ -79,6 +82,7 @@ class StreamMeta(msgspec.Struct, frozen=True):
     config: ApiStreamConfig
     created: int  # ns
     restoring: bool = False
+    rollups: list[Removal] = []  # to be finished by recovery, if their messages are there
 
 
 class StreamReplica:
@@ -103,6 +107,7 @@ class StreamReplica:
         full: DirtyList | None = None,
         below: Below = _no_chance,
         batches: BatchContext | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self.config = config
         self.name = config.name
@@ -120,6 +125,7 @@ class StreamReplica:
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
         self.atomic = AtomicBatches(self, batches or BatchContext())
+        self.rollups = Rollups(self, allowance)
         self.sink = StreamSink(dirty, self, full)
         self.ack_prefix = _ack_prefix(config.name, domain)
         self.acks = AckBatch(self.ack_prefix)
@@ -137,6 +143,9 @@ class StreamReplica:
         # True while a sync is in flight (sync_always): until it ends, nothing more is applied, acknowledged
         # or delivered.
         self.syncing = False
+        # True while roll-ups remove messages in slices (rollups.py), with the same effect but for deliveries.
+        self.rolling = False
+        self._rest: IngestBatch | None = None  # of the batch whose roll-up is not done
         self.sync_at_once = False  # a request changed the stream and gets its response in this tick
         self.accounted_bytes = 0  # the size that Capacity has counted
         self._now = created
@@ -157,15 +166,33 @@ class StreamReplica:
         durable. Publishes that precede a request are applied outside of a tick, and another stream's sync can
         end before they are written.
         """
-        return self.durable_seq == self.log.last_seq and not self.syncing and self.write_failure is None
+        return (
+            self.durable_seq == self.log.last_seq
+            and not self.syncing
+            and not self.rolling
+            and self.write_failure is None
+        )
 
     # --- publishes -----------------------------------------------------------------------------
+
+    def take_waiting(self) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
+        """Removes the publishes that wait to be applied: (subject, reply, header, payload)."""
+        rest, self._rest = self._rest, None
+        while rest is not None and (publish := rest.take_one()) is not None:
+            yield publish
+        batch = self.sink.take()  # not before: it reuses the other batch
+        while (publish := batch.take_one()) is not None:
+            yield publish
 
     def apply_pending(self, now: int) -> None:
         """Applies the publishes that arrived since the last call."""
         self.log.storing = True
         try:
-            self.apply(self.sink.take(), now)
+            if self._rest is not None:
+                rest, self._rest = self._rest, None
+                self.apply(rest, now)
+            if not self.rollups.unfinished:
+                self.apply(self.sink.take(), now)
             for source_state in self.source_states:
                 source_state.apply(now)
         finally:
@@ -188,6 +215,9 @@ class StreamReplica:
                 self.fast.publish(*publish, now, ts)
             else:
                 self._apply_one(*publish, now, ts)
+            if self.rollups.unfinished:
+                self._rest = batch
+                return
         if self.fast.batches.has_due:
             self.fast.acknowledge(batch.size)
 
@@ -283,15 +313,20 @@ class StreamReplica:
         if decision.ttl_ns and wanted:
             self.expiry.ttls.add(seq, ts, decision.ttl_ns)
         if decision.rollup:
-            self.log.purge(subject if decision.rollup == publish_checks.ROLLUP_SUBJECT else None, seq, 0)
+            self.rollups.replace(
+                subject if decision.rollup == publish_checks.ROLLUP_SUBJECT else b"", seq, seq
+            )
         if decision.schedule_due and wanted:
             self.schedules.add(subject, seq, decision.schedule_due)
         if decision.purged_schedule:
-            self.log.purge(decision.purged_schedule)
+            self.rollups.replace(decision.purged_schedule, seq + 1, seq)
         return seq
 
     def _store(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
-        return store_one(self.log, self.limits, subject, header, payload, ts, self.republisher)
+        limits = self.limits
+        if self.rollups.unfinished:
+            self.rollups.is_limited, limits = False, NO_LIMITS
+        return store_one(self.log, limits, subject, header, payload, ts, self.republisher)
 
     def write(self) -> None:
         """Hands new records to the operating system. Raises StoreWriteError."""
@@ -300,7 +335,10 @@ class StreamReplica:
             self.positions.note(self.source_states, self.log)
 
     def acknowledge(self, index: SubscriptionIndex) -> None:
-        """Sends republished messages, then the responses. Call only after the write."""
+        """Sends republished messages, then the responses. Call only after the write. While roll-ups are
+        unfinished, they wait: no read after an ack returns a replaced message."""
+        if self.rolling:
+            return
         if self.republisher.count and self.write_failure is None:
             self.republisher.route(index)
         if self.acks.count:
@@ -332,7 +370,7 @@ class StreamReplica:
 
         Raises StoreError when it cannot be stored; the present one then remains.
         """
-        self.store.save_meta(encode(StreamMeta(config, self.created)))
+        self.store.save_meta(encode(StreamMeta(config, self.created, rollups=[*self.rollups.unfinished])))
         was_mirror, present = self.config.mirror is not None, self.source_states
         self.config = config
         self._configure()
@@ -411,20 +449,37 @@ class StreamReplica:
 
     # --- time ----------------------------------------------------------------------------------
 
-    def recover(self, now: int) -> None:
+    def keep_rollups(self) -> None:
+        """Records unfinished roll-ups in the store: after a crash, those of copies and schedules would not be
+        repeated. The record stays until an update or other roll-ups replace it: finishing roll-ups twice is
+        harmless. Raises StoreError."""
+        self.store.save_meta(
+            encode(StreamMeta(self.config, self.created, rollups=[*self.rollups.unfinished]))
+        )
+
+    def recover(self, now: int, rollups: list[Removal] | None = None) -> None:
         """Rebuilds message ids, TTLs and schedules from the log after the store was opened."""
         self.number_from_first()
+        if rollups:
+            self._finish_rollups(rollups)
         if not self.config.sealed:
             # A crash between a message and the tombstone of the one it replaced leaves both.
-            at = 1
-            while at:
-                _, at = enforce_part(self.log, self.limits, at, sys.maxsize)
+            deque(shrinking.enforce(self), maxlen=0)
         recover_ids(self.ids, self.log, now)
         self._resume_sources(self.source_states)
         if self.config.allow_msg_ttl:
             self.expiry.ttls.recover(self.log)
         if self.config.allow_msg_schedules:
             self.schedules.recover()
+
+    def _finish_rollups(self, rollups: list[Removal]) -> None:
+        """Finishes roll-ups that a crash interrupted. A message that was lost replaces nothing, and the next
+        one gets its sequence."""
+        stored = [one for one in rollups if one.seq <= self.log.last_seq]
+        for one in stored:
+            self.log.purge(one.filter, one.end_seq)
+        if len(stored) < len(rollups):
+            self.store.save_meta(encode(StreamMeta(self.config, self.created)))
 
     def number_from_first(self) -> None:
         """Sets the first sequence of a stream without messages to the configured one."""

@@ -20,6 +20,7 @@ cdef enum:
     WARM_MAX = 2                    # closed blocks that keep their own copy after they are on disk
     BATCH_SIZE_MAX = 0x40000000     # a batch is in one block, whose offsets have 31 bits
     ALL = 0xFFFFFFFFFFFFFFFF
+    NOTES_MAX = 32768               # of removed messages in a block: 10 ms to put into its index when it is closed
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
 BATCH_BYTES_MAX = BATCH_SIZE_MAX
@@ -453,7 +454,7 @@ cdef class StreamLog(LogCore):
         cdef uint64_t low, high
         if not self.durable or (self.range_count == 0 and self.first_seq <= self.noted_floor):
             return False
-        if self.tail is None or self.tail.size > self.block_size:
+        if self.tail is None or self.tail.size > self.block_size or len(self.tail.removed) > NOTES_MAX:
             self._roll()                # (notes alone may fill a block as well)
         self._join_ranges()
         for i in range(self.range_count):

@@ -185,8 +185,9 @@ class Copies(Feature):
                         yield held._replace(seq=self.record.last_seq + 1, subject=subject)
 
     def rolls_up(self, held: Held) -> bool:
-        """Whether a copy removed an older message."""
-        return any(one.seq > held.seq and _takes_away(one, held.subject) for one in self._rollups)
+        """Whether a copy removed an older message. Slices may do that later in the tick that stored it."""
+        rollups = (*self._rollups, *self._rollups_of_tick)
+        return any(one.seq > held.seq and _takes_away(one, held.subject) for one in rollups)
 
     def rolled_up(self, subject: str) -> bool:
         """Whether a copy may have removed a message of the subject that came in the same tick."""

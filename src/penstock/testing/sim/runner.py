@@ -107,6 +107,7 @@ class Run:
             lazy=random.random() < 0.5,
             key=StoreKey(random.choice(["chacha", "aes"]), "secret") if random.random() < 0.3 else None,
             has_copies=random.random() < 0.4,
+            slices_rollups=random.random() < 0.3,
         )
 
     def go(self) -> SeedOutcome:

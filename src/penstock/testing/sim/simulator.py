@@ -74,6 +74,7 @@ class Simulator:
         lazy: bool = False,
         key: StoreKey | None = None,
         has_copies: bool = False,
+        slices_rollups: bool = False,
     ) -> None:
         self.say = say
         self.always = always
@@ -82,6 +83,7 @@ class Simulator:
         self.background = SimExecutor(self._on_finished)
         self._key = key
         self.has_copies = has_copies
+        self._slices_rollups = slices_rollups
         self._is_up = False  # the server runs, and is not recovering
         self._is_open = False  # the tick has not ended: syncs are in flight
         self._syncs: list[tuple[StreamRecord, SimSnapshot]] = []  # what the syncs in flight make durable
@@ -158,6 +160,8 @@ class Simulator:
                 new_id=lambda: f"id{next(self._ids):08d}",
                 wake=self._wake,
             )  # fmt: skip
+            if self._slices_rollups:
+                self.engine.allowance.most = 1
             self.engine.recover(self.now)
         self._is_up = True
 
@@ -255,14 +259,14 @@ class Simulator:
     def tick(self, *, whole: bool = False) -> None:
         """Runs the end of a tick as the server does; the records observe it.
 
-        While syncs are in flight, the tick spans several of the server's; clients may continue meanwhile,
-        unless it is `whole`.
+        While syncs are in flight or long work is done in slices, the tick spans several of the server's;
+        clients may continue meanwhile, unless it is `whole`.
         """
         group = self.engine.group
         if not self._is_open:
             self._was_faulty = False
         self._tick()
-        while group.count or group.ready or (self._is_open and self._awake):
+        while group.count or group.ready or self.engine.slices or (self._is_open and self._awake):
             self._is_open = True
             if not whole and self.disk.random.random() < 0.25:
                 return

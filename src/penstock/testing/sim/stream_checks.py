@@ -149,6 +149,7 @@ class StreamRecord:
         # creation was rejected or got no response.
         self.is_promised = True
         self.limits_changed = False
+        self.rolling = False  # limits hold again when the roll-ups of a batch are done
         self.features: list[Feature] = []
         self.copies: Copies | None = None  # of a stream with a mirror or sources
         self.damaged = False  # bits were flipped in its files: messages may be lost
@@ -171,6 +172,7 @@ class StreamRecord:
         """Adopts and checks the changes since the last look."""
         log = stream.log
         self.config = stream.config
+        self.rolling = stream.rolling
         self.window_ns = min(self.window_ns, stream.config.duplicate_window)
         fresh = self.read(log, self.last_seq + 1)
         if self.copies is not None:
@@ -384,7 +386,7 @@ class StreamRecord:
             excess = excess and count > self._looked_at
             excess_bytes = excess_bytes and self._bytes > self._looked_at_bytes
         shrunk = config.discard is DiscardPolicy.NEW and self.limits_changed
-        if (excess or excess_bytes) and not shrunk:
+        if (excess or excess_bytes) and not shrunk and not self.rolling:
             raise Violation("limits", f"{self.name}: {found} is more than it may hold")
         self._looked_at, self._looked_at_bytes = count, self._bytes
 
@@ -418,7 +420,7 @@ class StreamRecord:
                 f"{self.name}: last of {subject!r} is {seq}, says {log.last_seq_of(subject)}",
             )  # fmt: skip
         most = self.config.max_msgs_per_subject
-        if 0 < most < max(counts.values(), default=0):
+        if 0 < most < max(counts.values(), default=0) and not self.rolling:
             raise Violation("limits", f"{self.name}: {counts}, {most} a subject are allowed")
         if self.config.max_age > 0 and not self.config.sealed:
             for held in live.values():
