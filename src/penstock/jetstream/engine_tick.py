@@ -48,6 +48,7 @@ class EngineTick:
         self._engine = engine
         self._streams = engine.streams
         self._group = engine.group
+        self._allowance = engine.allowance
         self._stream_failed = engine.containment.stream_failed
         self._consumer_failed = engine.containment.consumer_failed
         self._step_failed = engine.containment.step_failed
@@ -83,8 +84,7 @@ class EngineTick:
             self._step_failed(error)
 
     def _apply(self, now: int) -> None:
-        allowance = self._engine.allowance
-        allowance.left = allowance.most
+        self._allowance.left = self._allowance.most
         ready = dict.fromkeys(self._group.take_ready()) if self._group.ready else {}
         dirty: list[StreamReplica] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:
@@ -107,20 +107,23 @@ class EngineTick:
                 self._work_failed(error)
 
     def _apply_stream(self, stream: StreamReplica, now: int, *, was_held: bool) -> None:
-        if stream.syncing or (stream.rolling and stream.rollups.unfinished):
-            # Applying now would mix messages that the sync in flight does not cover with those it does, or
-            # acknowledge what follows an unfinished roll-up.
-            self._group.defer(stream)
-            return
-        stream.rolling = False
+        if stream.syncing or stream.rolling:
+            if stream.syncing or stream.rollups.unfinished:
+                # Applying now would mix messages that the sync in flight does not cover with those it does,
+                # or acknowledge messages behind an unfinished roll-up.
+                self._group.defer(stream)
+                return
+            stream.rolling = False
         self._engine.capacity.admit(stream)
         if was_held and (stream.next_deadline() or now + 1) <= now:
             stream.expire(now, EXPIRY_WORK)  # came due while it was held
             self._hold_for_rollups(stream)  # of a schedule's message
-        if not stream.rolling:
-            stream.apply_pending(now)
-            if stream.rollups.unfinished:
-                self._hold_for_rollups(stream)
+            if stream.rolling:
+                self._note_stream(stream)
+                return
+        stream.apply_pending(now)
+        if stream.rollups.unfinished:
+            self._hold_for_rollups(stream)
         self._note_stream(stream)
 
     def _hold_for_rollups(self, stream: StreamReplica) -> None:

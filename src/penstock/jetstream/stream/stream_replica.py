@@ -191,8 +191,9 @@ class StreamReplica:
             if self._rest is not None:
                 rest, self._rest = self._rest, None
                 self.apply(rest, now)
-            if not self.rollups.unfinished:
-                self.apply(self.sink.take(), now)
+                if self.rollups.unfinished:
+                    return
+            self.apply(self.sink.take(), now)
             for source_state in self.source_states:
                 source_state.apply(now)
         finally:
