@@ -99,6 +99,7 @@ class EngineTick:
                 self._apply_consumer(consumer, now)
             except Exception as error:
                 self._consumer_failed(error, consumer)
+        self.deferred += self._group.take_requests()
         while self.deferred:
             work = self.deferred.pop(0)
             try:

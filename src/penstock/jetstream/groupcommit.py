@@ -43,6 +43,7 @@ class GroupCommit:
         self.ready: list[StreamReplica] = []  # those of them that may be applied again
         self._consumers: dict[ConsumerReplica, None] = {}  # that had work while their stream was syncing
         self.count = 0  # streams whose sync is in flight
+        self._has_requests = False
         self._starting = False
 
     @property
@@ -71,7 +72,20 @@ class GroupCommit:
 
     def after(self, request: Callable[[], object], queue: Queue = Queue.NONE) -> None:
         """Runs a request when no sync is in flight; rejects it when its queue is full."""
+        self._has_requests = True
         self._engine.requests.add(self, request, queue)
+
+    def take_requests(self) -> list[Callable[[], object]]:
+        """Returns the requests that waited, once no sync is in flight.
+
+        Each tick asks. If the end of a sync released them, an exception in it would block requests for all
+        streams of the account.
+        """
+        if self.count or not self._has_requests:
+            return []  # requests may read any stream, so they wait for the last sync in flight
+        requests = self._engine.requests.take(self)
+        self._has_requests = False
+        return requests
 
     def sync(self, stream: StreamReplica) -> None:
         """Makes what was written durable. Raises StoreWriteError when the sync ran inline and failed."""
@@ -87,6 +101,8 @@ class GroupCommit:
                 return  # drop() ended it: the stream was deleted or set aside during the sync
             stream.syncing = False
             self.count -= 1
+            if not self._starting:
+                self._engine.wake()  # before what may raise: the next tick runs the requests that waited
             self._engine.overflow.bound(stream, self._engine.config, is_syncing=stream.rolling)
             # A store may complete the sync inside start_sync(). The caller is then still writing: it gets the
             # error as an exception, and its tick sends the acks itself.
@@ -117,14 +133,6 @@ class GroupCommit:
         if stream in self._waiting:
             del self._waiting[stream]
             self.ready.append(stream)
-        self._release_requests()
-
-    def _release_requests(self) -> None:
-        # Requests may read any stream, so they wait for the last sync in flight.
-        if not self.count:
-            for request in self._engine.requests.take(self):
-                self._engine.tick.defer(request)
-        self._engine.wake()
 
     def drop(self, stream: StreamReplica) -> None:
         """Forgets a stream that is deleted or set aside, and unblocks what waited for its sync."""
@@ -133,4 +141,4 @@ class GroupCommit:
         if stream.syncing:
             stream.syncing = False
             self.count -= 1
-            self._release_requests()
+            self._engine.wake()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.groupcommit import GroupCommit
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
@@ -107,6 +108,34 @@ def test_requests_wait_for_the_sync_and_see_what_was_published_before(tmp_path: 
     assert json.loads(heard[0][2])["state"]["messages"] == 2
     assert js.api("STREAM.MSG.DELETE.A", {"seq": 1})["success"]  # synced before it is answered
     assert later.waiting == []
+    js.engine.close()
+    store.close()
+
+
+def test_a_fault_at_the_end_of_a_sync_does_not_block_requests_for_other_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    js.create("B", "b")
+    later.drain()
+    publish(js.index, b"a", b"", b"", b"one")
+    js.tick()
+    heard = js.listen(b"info")
+    publish(js.index, b"$JS.API.STREAM.INFO.B", b"info", b"", b"")
+    js.tick()
+    assert heard == []
+
+    def finish(*args: object) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(GroupCommit, "_finish", finish)
+    wakes = js.wakes
+    with pytest.raises(RuntimeError, match="injected"):
+        later.drain()
+    assert js.wakes > wakes
+    js.tick()
+    assert json.loads(heard[0][2])["config"]["name"] == "B"
     js.engine.close()
     store.close()
 
