@@ -58,6 +58,7 @@ def judge(world: Simulator, in_flight: set[tuple[str, str]], *, power: bool) -> 
             if ("update", name) in in_flight or name in world.half_updated:
                 known.limits_changed = True
             known.config = stream.config  # recovery enforces what an update left, with or without a response
+            known.rolling = stream.rolling  # schedules were due at the start
             if known.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(world, known, in_flight)
             there = known.read(stream.log, 1)
