@@ -24,11 +24,7 @@ KERNELS = sorted(
 
 # Kernels without a face of their own: what holds the other one against its model holds these too.
 TESTED_THROUGH = {
-    "base.memory": "routing.subscription_index",
     "consumer.ack_encoding": "consumer.ack_state",
-    "consumer.ack_queue": "consumer.ack_state",
-    "consumer.ack_window": "consumer.ack_state",
-    "log.key_table": "ingest.batches",
     "log.log_core": "log.stream_log",
     "log.message_block": "log.stream_log",
     "log.subject_chains": "log.filter_cursor",

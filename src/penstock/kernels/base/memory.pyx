@@ -1,4 +1,15 @@
-"""Memory in whole cache lines, for what is read and written at random places in very large numbers.
+# cython: auto_pickle=False
+"""Memory of the kernels: arrays that grow, rings, and pieces in whole cache lines.
+
+Arrays and rings grow by doubling. Sizes are checked before they are multiplied, so a count that came from a peer
+or a file raises MemoryError instead of wrapping around. An array has no struct of its own: its owner has a typed
+pointer and a capacity, so that the compiler knows the items where they are used, and indexing costs what it costs in
+C.
+
+Rejected: a struct of void pointer, count and width (an indirection and a multiplication an access, and a cast at
+each of them); C++ containers (exceptions through C frames, and every kernel linked with its library).
+
+Memory in whole cache lines, for what is read and written at random places in very large numbers.
 
 Theory of operation. Pieces of one to LINES_MAX lines are cut from chunks, each chunk for one size. A chunk
 begins at a multiple of its size, so that a piece finds its chunk by masking its address. A size's chunks with
@@ -11,9 +22,153 @@ Rejected: malloc (its header puts nearly every piece across two lines); posix_me
 hundred thousand of one line took twice the memory); huge pages (a tenth of the waiting at random places of
 8 MiB, for 2 MiB at rest).
 """
-from libc.stdint cimport uint32_t, uintptr_t
-from libc.stdlib cimport free, malloc
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
 
+cdef enum:
+    NUMBERS_FIRST = 16
+
+cdef size_t BYTES_MAX = (<size_t>-1) >> 1
+
+
+# --- arrays
+
+cdef int refuse(size_t count, size_t width, const char* what) except -1:
+    raise MemoryError(f"no memory for {count} {what.decode()} of {width} bytes")
+
+
+cdef void* array_new(size_t count, size_t width, const char* what) except NULL:
+    cdef void* p = NULL
+    if count <= BYTES_MAX // width:
+        p = malloc(count * width if count else width)
+    if p == NULL:
+        refuse(count, width, what)
+    return p
+
+
+cdef void* array_zeroed(size_t count, size_t width, const char* what) except NULL:
+    cdef void* p = NULL
+    if count <= BYTES_MAX // width:
+        p = calloc(count if count else 1, width)
+    if p == NULL:
+        refuse(count, width, what)
+    return p
+
+
+cdef size_t capacity_for(size_t capacity, size_t count, size_t width, size_t first) noexcept nogil:
+    """The capacity that array_grow() takes; 0: no memory can be as large."""
+    if count > BYTES_MAX // width:
+        return 0
+    if capacity == 0:
+        capacity = first
+    while capacity < count:
+        if capacity > BYTES_MAX // width // 2:
+            return count
+        capacity *= 2
+    return capacity
+
+
+cdef void* array_enlarge(
+    void* p, size_t* capacity, size_t count, size_t width, size_t first, const char* what
+) except NULL:
+    cdef size_t wanted = capacity_for(capacity[0], count, width, first)
+    cdef void* grown = NULL
+    if wanted:
+        grown = realloc(p, wanted * width)
+    if grown == NULL:
+        refuse(count, width, what)
+    capacity[0] = wanted
+    return grown
+
+
+cdef void* array_shrink(void* p, size_t* capacity, size_t count, size_t width) noexcept:
+    cdef void* smaller
+    if capacity[0] <= count:
+        return p
+    smaller = realloc(p, count * width)
+    if smaller == NULL:
+        return p
+    capacity[0] = count
+    return smaller
+
+
+def capacity_after(size_t capacity, size_t count, size_t width, size_t first):
+    """The capacity of an array that grows for `count` items; 0: no memory is as large. For tests."""
+    return capacity if count <= capacity else capacity_for(capacity, count, width, first)
+
+
+# --- rings
+
+cdef int ring_make(Ring* r, size_t capacity, size_t width, const char* what) except -1:
+    r.items = array_new(capacity, width, what)
+    r.capacity = capacity
+    r.head = r.count = 0
+    return 0
+
+
+cdef void ring_free(Ring* r) noexcept:
+    free(r.items)
+    r.items = NULL
+
+
+cdef int ring_grow(Ring* r, size_t width, const char* what) except -1:
+    """Doubles; the oldest item comes to the front, so that all lie in one piece."""
+    cdef size_t first = r.capacity - r.head
+    cdef void* items
+    if r.capacity > BYTES_MAX // width // 2:
+        refuse(r.capacity, 2 * width, what)
+    items = array_new(r.capacity * 2, width, what)
+    if first > r.count:
+        first = r.count
+    memcpy(items, <char*>r.items + r.head * width, first * width)
+    memcpy(<char*>items + first * width, r.items, (r.count - first) * width)
+    free(r.items)
+    r.items = items
+    r.head = 0
+    r.capacity *= 2
+    return 0
+
+
+cdef class NumberQueue:
+    """Numbers, first in, first out; a Ring for Python."""
+
+    def __cinit__(self):
+        ring_make(&self.ring, NUMBERS_FIRST, sizeof(uint64_t), b"numbers")
+
+    def __dealloc__(self):
+        ring_free(&self.ring)
+
+    def __len__(self):
+        return self.ring.count
+
+    def __getitem__(self, size_t i):
+        if i >= self.ring.count:
+            raise IndexError(f"item {i} of {self.ring.count}")
+        return (<uint64_t*>ring_at(&self.ring, i, sizeof(uint64_t)))[0]
+
+    def push(self, uint64_t number):
+        """Adds one behind the others."""
+        (<uint64_t*>ring_push(&self.ring, sizeof(uint64_t), b"numbers"))[0] = number
+
+    def pop(self):
+        """Takes the oldest one. Raises IndexError when there is none."""
+        cdef uint64_t number
+        if self.ring.count == 0:
+            raise IndexError("the queue is empty")
+        number = (<uint64_t*>ring_at(&self.ring, 0, sizeof(uint64_t)))[0]
+        ring_drop_front(&self.ring)
+        return number
+
+    def clear(self):
+        ring_clear(&self.ring)
+
+    @property
+    def capacity(self):
+        return self.ring.capacity
+
+
+# --- slab
 
 cdef extern from *:
     """

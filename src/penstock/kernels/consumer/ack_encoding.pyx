@@ -29,9 +29,10 @@ fields in an object of its own (a reference counted up and down for each message
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
+from penstock.kernels.base.memory cimport array_grow, array_shrink
 from penstock.kernels.consumer.ack_window cimport (
     Entry, Window, entry_at, window_clear, window_push, window_reserve,
 )
@@ -155,14 +156,7 @@ cdef enum:
 
 cdef inline char* reserve(Journal* j) except NULL:
     """Room for one more record."""
-    cdef size_t capacity = 2 * j.capacity if j.capacity else CAPACITY_FIRST
-    cdef char* data
-    if j.capacity - j.size < RECORD_MAX:
-        data = <char*>realloc(j.data, capacity)
-        if data == NULL:
-            raise MemoryError(f"no memory for a consumer's journal of {capacity} bytes")
-        j.data = data
-        j.capacity = capacity
+    j.data = <char*>array_grow(j.data, &j.capacity, j.size + RECORD_MAX, 1, CAPACITY_FIRST, b"bytes of a journal")
     return j.data + j.size
 
 
@@ -249,15 +243,11 @@ cdef bytes journal_take(Journal* j):
 
 
 cdef void journal_forget(Journal* j) noexcept:
-    cdef char* data
     j.run_kind = 0
     j.ts = -1
     j.size = 0
     if j.capacity > CAPACITY_KEPT:
-        data = <char*>realloc(j.data, CAPACITY_KEPT)
-        if data != NULL:  # a failed shrink leaves the larger buffer as it is
-            j.data = data
-            j.capacity = CAPACITY_KEPT
+        j.data = <char*>array_shrink(j.data, &j.capacity, CAPACITY_KEPT, 1)
 
 
 cdef bint read_record(const char* p, size_t n, size_t* at, Record* record) except -1:

@@ -5,8 +5,7 @@ by stream sequence.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.consumer.ack_encoding cimport Journal, Record
-from penstock.kernels.consumer.ack_queue cimport Queue
-from penstock.kernels.consumer.ack_window cimport Entry, Window
+from penstock.kernels.consumer.ack_window cimport Entry, Queue, Window
 from penstock.kernels.consumer.key_order cimport KeyOrder
 
 cpdef enum AckPolicy:

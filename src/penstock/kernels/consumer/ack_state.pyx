@@ -2,7 +2,7 @@
 
 The window (ack_window.pxd) holds an entry for each message from the oldest pending one up to the newest
 delivered. When acked entries outweigh the pending ones it is compacted, so that one stuck message doesn't hold
-the memory of a million acked ones. What is due again waits in a queue (ack_queue.pyx). What changes is noted in the
+the memory of a million acked ones. What is due again waits in a queue (ack_window.pxd). What changes is noted in the
 journal and the whole is written as a snapshot (both in ack_encoding.pyx).
 
 Floors, as the official server reports them: with nothing pending both floors are what was delivered;
@@ -21,18 +21,16 @@ Rejected: a dict of sequences (a Python object a message), a bitmap (no timestam
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free
 
 from penstock.kernels.consumer.ack_encoding cimport (
     Position, Record, journal_forget, journal_free, journal_op, journal_op2, journal_run, journal_take,
     journal_ts, read_record, read_snapshot, unzigzag, write_snapshot, zigzag,
 )
-from penstock.kernels.consumer.ack_queue cimport (
-    queue_clear, queue_drop_front, queue_free, queue_front, queue_make, queue_push, queue_remove,
-)
+from penstock.kernels.base.memory cimport array_grow, array_new, ring_clear, ring_drop_front, ring_free
 from penstock.kernels.consumer.ack_window cimport (
-    Entry, entry_at, window_clear, window_compact, window_drop_front, window_find, window_free, window_make,
-    window_push, window_reserve, window_trim,
+    Entry, entry_at, queue_front, queue_make, queue_push, queue_remove, window_clear, window_compact,
+    window_drop_front, window_find, window_make, window_push, window_reserve, window_trim,
 )
 
 cdef enum:
@@ -54,16 +52,14 @@ cdef class AckState:
         self.journal.ts = -1
         window_make(&self.window)
         queue_make(&self.queue)
-        self.waits = <int64_t*>malloc(sizeof(int64_t))
-        if self.waits == NULL:
-            raise MemoryError("no memory for a backoff")
+        self.waits = <int64_t*>array_new(1, sizeof(int64_t), b"ack waits")
         self.waits[0] = INT64_MAX
         self.waits_count = 1
 
     def __dealloc__(self):
-        window_free(&self.window)
+        ring_free(&self.window)
         journal_free(&self.journal)
-        queue_free(&self.queue)
+        ring_free(&self.queue)
         free(self.waits)
         free(self.settled)
 
@@ -88,7 +84,7 @@ cdef class AckState:
         cdef Entry* e
         if self.num_pending + self.num_parked == 0:
             window_clear(&self.window)
-            queue_clear(&self.queue)
+            ring_clear(&self.queue)
             self.ack_floor_consumer = self.delivered_consumer
             self.ack_floor_stream = self.delivered_stream
             return
@@ -253,7 +249,7 @@ cdef class AckState:
             self.ack_floor_consumer = consumer_seq
         if self.num_pending == 0:
             window_clear(&self.window)
-            queue_clear(&self.queue)
+            ring_clear(&self.queue)
         return before - self.num_pending
 
     def acked(self, uint64_t stream_seq, uint64_t consumer_seq=0):
@@ -334,18 +330,12 @@ cdef class AckState:
     # --- for streams whose messages go when they are acked ----------------------------------------------
 
     cdef int note_settled(self, uint64_t seq) except -1:
-        cdef size_t capacity
-        cdef uint64_t* settled
         if self.settled_count and self.settled[2 * self.settled_count - 1] + 1 == seq:
             self.settled[2 * self.settled_count - 1] = seq
             return 0
-        if self.settled_count == self.settled_capacity:
-            capacity = self.settled_capacity * 2 if self.settled_capacity else 16
-            settled = <uint64_t*>realloc(self.settled, capacity * 2 * sizeof(uint64_t))
-            if settled == NULL:
-                raise MemoryError(f"no memory for {capacity} runs of acks")
-            self.settled = settled
-            self.settled_capacity = capacity
+        self.settled = <uint64_t*>array_grow(
+            self.settled, &self.settled_capacity, self.settled_count + 1, 2 * sizeof(uint64_t), 16, b"runs of acks"
+        )
         self.settled[2 * self.settled_count] = self.settled[2 * self.settled_count + 1] = seq
         self.settled_count += 1
         return 0
@@ -378,10 +368,8 @@ cdef class AckState:
         """Ack wait in ns by number of deliveries (the backoff; one entry when there is none). Empty: never
         due."""
         cdef size_t n = len(waits_ns) or 1
-        cdef int64_t* waits = <int64_t*>malloc(n * sizeof(int64_t))
+        cdef int64_t* waits = <int64_t*>array_new(n, sizeof(int64_t), b"ack waits")
         cdef size_t i
-        if waits == NULL:
-            raise MemoryError("no memory for a backoff")
         waits[0] = INT64_MAX
         try:
             for i in range(<size_t>len(waits_ns)):
@@ -420,7 +408,7 @@ cdef class AckState:
             i = window_find(&self.window, seq, 0)
             if i >= 0 and entry_at(&self.window, <size_t>i).queued:
                 return seq
-            queue_drop_front(&self.queue)
+            ring_drop_front(&self.queue)
         return 0
 
     def peek_queued(self):
@@ -608,7 +596,7 @@ cdef class AckState:
             self.recount()
         self.delivered_consumer, self.delivered_stream = position.delivered_consumer, position.delivered_stream
         self.ack_floor_consumer, self.ack_floor_stream = position.ack_floor_consumer, position.ack_floor_stream
-        queue_clear(&self.queue)
+        ring_clear(&self.queue)
         journal_forget(&self.journal)
 
     cdef void recount(self) noexcept:

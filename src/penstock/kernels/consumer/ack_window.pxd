@@ -1,5 +1,23 @@
-"""The deliveries above a consumer's ack floor: a ring of entries ordered by stream sequence."""
+"""The deliveries above a consumer's ack floor, and those that are due again.
+
+The window is a ring of entries ordered by stream sequence, from the oldest pending one up to the newest
+delivered. An ack finds its entry by an offset guess (consumer sequences are dense where nothing was
+redelivered), else by binary search. Acked entries in the middle stay until the front moves over them, or
+until whoever owns the window has it compacted.
+
+The redelivery queue is a ring of stream sequences in the order in which they became due. Items may be stale
+(their message was settled meanwhile): whoever reads the front asks the window about it.
+
+Inline, without an extension of its own; the memory is a Ring's (base/memory.pxd).
+"""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from penstock.kernels.base.memory cimport (
+    Ring, ring_at, ring_clear, ring_drop_front, ring_grow, ring_make, ring_push,
+)
+
+cdef enum:
+    WINDOW_FIRST = 64
 
 cdef struct Entry:
     uint64_t seq            # stream sequence
@@ -9,23 +27,28 @@ cdef struct Entry:
     uint8_t pending         # 0 = acked, kept only until it leaves the front of the window
     uint8_t queued          # waits in the redelivery queue
 
-cdef struct Window:
-    Entry* ring
-    size_t capacity         # a power of two
-    size_t head             # place of the oldest entry
-    size_t count
+ctypedef Ring Window        # of Entry
+ctypedef Ring Queue         # of stream sequences
 
-cdef int window_make(Window* w) except -1
-cdef void window_free(Window* w) noexcept
-cdef int window_grow(Window* w) except -1
-# Leaves only the pending entries.
-cdef void window_compact(Window* w) noexcept
-# The first of the entries whose sequence isn't below seq; `count` when all are.
-cdef size_t window_search(const Window* w, uint64_t seq) noexcept
+
+cdef inline int window_make(Window* w) except -1:
+    return ring_make(w, WINDOW_FIRST, sizeof(Entry), b"deliveries of a consumer")
 
 
 cdef inline Entry* entry_at(const Window* w, size_t i) noexcept:
-    return &w.ring[(w.head + i) & (w.capacity - 1)]
+    return <Entry*>ring_at(w, i, sizeof(Entry))
+
+
+cdef inline size_t window_search(const Window* w, uint64_t seq) noexcept:
+    """The first of the entries whose sequence isn't below seq; `count` when all are."""
+    cdef size_t low = 0, high = w.count, middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if entry_at(w, middle).seq < seq:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 cdef inline Py_ssize_t window_find(const Window* w, uint64_t seq, uint64_t cseq) noexcept:
@@ -56,7 +79,7 @@ cdef inline Py_ssize_t window_find(const Window* w, uint64_t seq, uint64_t cseq)
 cdef inline int window_reserve(Window* w) except -1:
     """Room for one more entry."""
     if w.count == w.capacity:
-        window_grow(w)
+        ring_grow(w, sizeof(Entry), b"deliveries of a consumer")
     return 0
 
 
@@ -67,8 +90,7 @@ cdef inline Entry* window_push(Window* w) noexcept:
 
 
 cdef inline void window_drop_front(Window* w) noexcept:
-    w.head = (w.head + 1) & (w.capacity - 1)
-    w.count -= 1
+    ring_drop_front(w)
 
 
 cdef inline void window_trim(Window* w) noexcept:
@@ -78,4 +100,45 @@ cdef inline void window_trim(Window* w) noexcept:
 
 
 cdef inline void window_clear(Window* w) noexcept:
-    w.count = w.head = 0
+    ring_clear(w)
+
+
+cdef inline void window_compact(Window* w) noexcept:
+    """Leaves only the pending entries."""
+    cdef size_t i, kept = 0
+    cdef Entry* e
+    for i in range(w.count):
+        e = entry_at(w, i)
+        if e.pending:
+            if kept != i:
+                entry_at(w, kept)[0] = e[0]
+            kept += 1
+    w.count = kept
+
+
+cdef inline int queue_make(Queue* q) except -1:
+    return ring_make(q, WINDOW_FIRST, sizeof(uint64_t), b"redeliveries of a consumer")
+
+
+cdef inline uint64_t queue_front(const Queue* q) noexcept:
+    return (<uint64_t*>ring_at(q, 0, sizeof(uint64_t)))[0]
+
+
+cdef inline int queue_push(Queue* q, uint64_t seq) except -1:
+    (<uint64_t*>ring_push(q, sizeof(uint64_t), b"redeliveries of a consumer"))[0] = seq
+    return 0
+
+
+cdef inline void queue_remove(Queue* q, uint64_t seq) noexcept:
+    """Takes seq out wherever it stands, if it is there."""
+    cdef uint64_t* items = <uint64_t*>q.items
+    cdef size_t i, mask = q.capacity - 1
+    for i in range(q.count):
+        if items[(q.head + i) & mask] == seq:
+            break
+    else:
+        return
+    while i:
+        items[(q.head + i) & mask] = items[(q.head + i - 1) & mask]
+        i -= 1
+    ring_drop_front(q)

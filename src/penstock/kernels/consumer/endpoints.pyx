@@ -23,9 +23,10 @@ whenever an ephemeral comes or goes); lists of Python tuples for acks (0.6 M/s).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 
+from penstock.kernels.base.memory cimport array_grow
 from penstock.kernels.consumer.ack_state cimport ACK_ALL, ACK_NONE, AckState
 from penstock.kernels.consumer.ack_window cimport Entry, entry_at, window_find
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex, is_awaited
@@ -317,15 +318,10 @@ cdef class AckQueue:
         self.is_dirty = False
 
     cdef int push(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
-        cdef size_t capacity
-        cdef PlainAck* items
         if self.count == self.capacity:
-            capacity = self.capacity * 2 if self.capacity else 64
-            items = <PlainAck*>realloc(self.items, capacity * sizeof(PlainAck))
-            if items == NULL:
-                raise MemoryError(f"no memory for {capacity} acks")
-            self.items = items
-            self.capacity = capacity
+            self.items = <PlainAck*>array_grow(
+                self.items, &self.capacity, self.count + 1, sizeof(PlainAck), 64, b"acks"
+            )
         self.items[self.count].stream_seq = stream_seq
         self.items[self.count].consumer_seq = consumer_seq
         self.count += 1

@@ -1,15 +1,8 @@
 """Key-shared delivery: which keys have a message in flight, and which messages wait for theirs."""
 from libc.stdint cimport uint32_t, uint64_t
 
-# A hash map of numbers, open addressing; key 0 is not used.
-cdef class NumberMap:
-    cdef uint64_t* cells                # pairs of key, value
-    cdef size_t capacity, count
-    cdef size_t slot_of(self, uint64_t key) noexcept
-    cdef int get(self, uint64_t key, uint64_t* value) noexcept     # 1 when it is there
-    cdef int put(self, uint64_t key, uint64_t value) except -1
-    cdef void remove(self, uint64_t key) noexcept
-    cdef int resize(self, size_t capacity) except -1
+from penstock.kernels.base.hash_table cimport NumberMap
+from penstock.kernels.base.memory cimport Ring
 
 cdef struct Key:
     uint64_t hash
@@ -19,6 +12,11 @@ cdef struct Key:
 cdef struct Node:
     uint64_t seq
     uint32_t next                       # node + 1; of the free list for free ones
+
+# A message whose turn has come.
+cdef struct Ready:
+    uint64_t seq
+    uint32_t key
 
 cdef class KeyOrder:
     cdef readonly uint32_t token        # which token of the subject, from 1; 0: every message is its own key
@@ -30,8 +28,7 @@ cdef class KeyOrder:
     cdef Node* nodes
     cdef size_t node_capacity, node_count
     cdef uint32_t free_node
-    cdef uint64_t* ready                # pairs of seq, key: whose turn has come
-    cdef size_t ready_capacity, ready_head, ready_count
+    cdef Ring ready                     # of Ready
     cdef readonly size_t waiting        # messages that wait for their key
     cdef uint64_t hash_of(self, const char* subject, size_t n, uint64_t seq) noexcept
     cdef bint is_busy(self, uint64_t hash) noexcept

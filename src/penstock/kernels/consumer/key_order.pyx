@@ -12,84 +12,15 @@ Rejected: dicts of bytes (three Python objects a message); an index of the log b
 for every stream, asked for or not).
 """
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memchr
 
+from penstock.kernels.base.hash_table cimport NumberMap
+from penstock.kernels.base.memory cimport array_grow, ring_at, ring_drop_front, ring_free, ring_make, ring_push
 from penstock.kernels.log.records cimport xxh64
 
 cdef enum:
-    MAP_CAPACITY_MIN = 16
-    READY_CAPACITY_MIN = 16
-
-cdef uint64_t MIX = 0x9E3779B97F4A7C15ULL
-
-
-cdef class NumberMap:
-    def __cinit__(self):
-        self.resize(MAP_CAPACITY_MIN)
-
-    def __dealloc__(self):
-        free(self.cells)
-
-    cdef size_t slot_of(self, uint64_t key) noexcept:
-        """Where the key is, or the empty cell where it would go."""
-        cdef size_t mask = self.capacity - 1
-        cdef size_t i = <size_t>((key * MIX) >> 32) & mask
-        while self.cells[2 * i] and self.cells[2 * i] != key:
-            i = (i + 1) & mask
-        return i
-
-    cdef int get(self, uint64_t key, uint64_t* value) noexcept:
-        cdef size_t i = self.slot_of(key)
-        if not self.cells[2 * i]:
-            return 0
-        value[0] = self.cells[2 * i + 1]
-        return 1
-
-    cdef int put(self, uint64_t key, uint64_t value) except -1:
-        cdef size_t i
-        if (self.count + 1) * 2 > self.capacity:
-            self.resize(self.capacity * 2)
-        i = self.slot_of(key)
-        if not self.cells[2 * i]:
-            self.cells[2 * i] = key
-            self.count += 1
-        self.cells[2 * i + 1] = value
-        return 0
-
-    cdef void remove(self, uint64_t key) noexcept:
-        cdef size_t mask = self.capacity - 1
-        cdef size_t hole = self.slot_of(key), i, home
-        if not self.cells[2 * hole]:
-            return
-        self.count -= 1
-        i = hole
-        while True:
-            i = (i + 1) & mask
-            if not self.cells[2 * i]:
-                break
-            home = <size_t>((self.cells[2 * i] * MIX) >> 32) & mask
-            if ((i - home) & mask) >= ((i - hole) & mask):  # it may move back into the hole
-                self.cells[2 * hole] = self.cells[2 * i]
-                self.cells[2 * hole + 1] = self.cells[2 * i + 1]
-                hole = i
-        self.cells[2 * hole] = 0
-
-    cdef int resize(self, size_t capacity) except -1:
-        cdef uint64_t* old = self.cells
-        cdef size_t old_capacity = self.capacity, i, at
-        cdef uint64_t* cells = <uint64_t*>calloc(capacity, 2 * sizeof(uint64_t))
-        if cells == NULL:
-            raise MemoryError(f"no memory for a map of {capacity} cells")
-        self.cells = cells
-        self.capacity = capacity
-        for i in range(old_capacity):
-            if old[2 * i]:
-                at = self.slot_of(old[2 * i])
-                self.cells[2 * at] = old[2 * i]
-                self.cells[2 * at + 1] = old[2 * i + 1]
-        free(old)
-        return 0
+    READY_FIRST = 16
 
 
 cdef class KeyOrder:
@@ -100,11 +31,12 @@ cdef class KeyOrder:
         self.token = token
         self.by_hash = NumberMap()
         self.in_flight = NumberMap()
+        ring_make(&self.ready, READY_FIRST, sizeof(Ready), b"ready messages")
 
     def __dealloc__(self):
         free(self.keys)
         free(self.nodes)
-        free(self.ready)
+        ring_free(&self.ready)
 
     cdef uint64_t hash_of(self, const char* subject, size_t n, uint64_t seq) noexcept:
         cdef const char* end = subject + n
@@ -131,21 +63,13 @@ cdef class KeyOrder:
         """The key of a hash, made when it isn't there; its number + 1."""
         cdef uint64_t found
         cdef uint32_t key
-        cdef size_t capacity
-        cdef Key* keys
         if self.by_hash.get(hash, &found):
             return <uint32_t>found
         if self.free_key:
             key = self.free_key
             self.free_key = self.keys[key - 1].head
         else:
-            if self.key_count == self.key_capacity:
-                capacity = self.key_capacity * 2 if self.key_capacity else 16
-                keys = <Key*>realloc(self.keys, capacity * sizeof(Key))
-                if keys == NULL:
-                    raise MemoryError(f"no memory for {capacity} keys")
-                self.keys = keys
-                self.key_capacity = capacity
+            self.keys = <Key*>array_grow(self.keys, &self.key_capacity, self.key_count + 1, sizeof(Key), 16, b"keys")
             self.key_count += 1
             key = <uint32_t>self.key_count
         self.by_hash.put(hash, key)
@@ -163,19 +87,13 @@ cdef class KeyOrder:
     cdef int wait(self, uint64_t hash, uint64_t seq) except -1:
         cdef uint32_t key = self.key_slot(hash)
         cdef uint32_t node
-        cdef size_t capacity
-        cdef Node* nodes
         if self.free_node:
             node = self.free_node
             self.free_node = self.nodes[node - 1].next
         else:
-            if self.node_count == self.node_capacity:
-                capacity = self.node_capacity * 2 if self.node_capacity else 64
-                nodes = <Node*>realloc(self.nodes, capacity * sizeof(Node))
-                if nodes == NULL:
-                    raise MemoryError(f"no memory for {capacity} waiting messages")
-                self.nodes = nodes
-                self.node_capacity = capacity
+            self.nodes = <Node*>array_grow(
+                self.nodes, &self.node_capacity, self.node_count + 1, sizeof(Node), 64, b"waiting messages"
+            )
             self.node_count += 1
             node = <uint32_t>self.node_count
         self.nodes[node - 1].seq = seq
@@ -220,40 +138,22 @@ cdef class KeyOrder:
         return 0
 
     cdef int push_ready(self, uint64_t seq, uint32_t key) except -1:
-        cdef uint64_t* ready
-        cdef size_t capacity, i, at
-        if self.ready_count == self.ready_capacity:
-            capacity = self.ready_capacity * 2 if self.ready_capacity else READY_CAPACITY_MIN
-            ready = <uint64_t*>calloc(capacity, 2 * sizeof(uint64_t))
-            if ready == NULL:
-                raise MemoryError(f"no memory for {capacity} ready messages")
-            for i in range(self.ready_count):
-                at = (self.ready_head + i) & (self.ready_capacity - 1)
-                ready[2 * i] = self.ready[2 * at]
-                ready[2 * i + 1] = self.ready[2 * at + 1]
-            free(self.ready)
-            self.ready = ready
-            self.ready_head = 0
-            self.ready_capacity = capacity
-        at = (self.ready_head + self.ready_count) & (self.ready_capacity - 1)
-        self.ready[2 * at] = seq
-        self.ready[2 * at + 1] = key
-        self.ready_count += 1
+        cdef Ready* ready = <Ready*>ring_push(&self.ready, sizeof(Ready), b"ready messages")
+        ready.seq, ready.key = seq, key
         return 0
 
     cdef uint64_t next_ready(self) noexcept:
-        return self.ready[2 * self.ready_head] if self.ready_count else 0
+        return (<Ready*>ring_at(&self.ready, 0, sizeof(Ready))).seq if self.ready.count else 0
 
     cdef int take_ready(self) except -1:
-        self.in_flight.put(self.ready[2 * self.ready_head], self.ready[2 * self.ready_head + 1])
-        self.ready_head = (self.ready_head + 1) & (self.ready_capacity - 1)
-        self.ready_count -= 1
+        cdef Ready* ready = <Ready*>ring_at(&self.ready, 0, sizeof(Ready))
+        self.in_flight.put(ready.seq, ready.key)
+        ring_drop_front(&self.ready)
         return 0
 
     cdef int drop_ready(self) except -1:
-        cdef uint32_t key = <uint32_t>self.ready[2 * self.ready_head + 1]
-        self.ready_head = (self.ready_head + 1) & (self.ready_capacity - 1)
-        self.ready_count -= 1
+        cdef uint32_t key = (<Ready*>ring_at(&self.ready, 0, sizeof(Ready))).key
+        ring_drop_front(&self.ready)
         self.keys[key - 1].busy -= 1
         if self.keys[key - 1].busy == 0:
             self.advance(key)
@@ -290,4 +190,4 @@ cdef class KeyOrder:
     @property
     def key_total(self):
         """Keys that are busy."""
-        return self.by_hash.count
+        return len(self.by_hash)

@@ -15,10 +15,11 @@ only where a removal may have touched what is still to come.
 Rejected: sizing runs by time.
 """
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
+from penstock.kernels.base.memory cimport array_new
 from penstock.kernels.consumer.ack_state cimport ACK_NONE, AckState
 from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.log.filter_cursor cimport FilterCursor
@@ -90,9 +91,7 @@ cdef class Pump:
         self.pin_scratch = OutBuffer()
         self.rotation = Rotation(index, state)
         self.reply_prefix = <size_t>PyBytes_GET_SIZE(ack_prefix)
-        self.reply = <char*>malloc(self.reply_prefix + ACK_NUMBERS * (NUMBER_MAX + 1))
-        if self.reply == NULL:
-            raise MemoryError("no memory for an ack subject")
+        self.reply = <char*>array_new(self.reply_prefix + ACK_NUMBERS * (NUMBER_MAX + 1), 1, b"bytes of ack subjects")
         memcpy(self.reply, PyBytes_AS_STRING(ack_prefix), self.reply_prefix)
         self.set_filters(filters)
 
@@ -131,9 +130,7 @@ cdef class Pump:
     def start_with(self, list seqs not None, uint64_t resume):
         """Delivers exactly the messages at `seqs` (ascending) first, then whatever follows `resume`."""
         cdef size_t n = len(seqs), i
-        cdef uint64_t* skip = <uint64_t*>malloc((n + 1) * sizeof(uint64_t))
-        if skip == NULL:
-            raise MemoryError(f"no memory for {n} sequences")
+        cdef uint64_t* skip = <uint64_t*>array_new(n, sizeof(uint64_t), b"sequences")
         for i in range(n):
             skip[i] = seqs[i]
         free(self.skip)

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from penstock.kernels.ingest.publish_headers cimport PublishHead
-from penstock.kernels.log.key_table cimport KeyEntry, KeyTable
+from penstock.kernels.base.hash_table cimport HashTable
 from penstock.kernels.wire.output cimport OutBuffer
 
 
@@ -32,6 +32,21 @@ cdef struct FastSubject:
 cdef bint is_fast(const char* reply, size_t n) noexcept nogil
 # False: the subject is not of that form.
 cdef bint parse_subject(const char* p, size_t n, FastSubject* s) noexcept nogil
+
+# An open batch, found by the bytes that name it.
+cdef class KeyEntry:
+    cdef uint64_t hash
+    cdef bytes key
+
+cdef class KeyTable:
+    cdef dict members               # {entry: None}
+    cdef HashTable table            # by hash: addresses of the members
+    cdef uint64_t seed
+    cdef KeyEntry look_up(self, const char* key, size_t n)
+    cdef int add(self, KeyEntry entry, bytes key) except -1
+    cdef int remove(self, KeyEntry entry) except -1
+    cdef int remove_all(self) except -1
+    cdef list entries(self)
 
 cdef class FastBatch(KeyEntry):     # its key is <prefix>.<id>
     cdef bytes head

@@ -2,11 +2,16 @@
 
 from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.ingest.storing import PlainLimits, Republisher
-from penstock.kernels.log.key_table import KeyEntry, KeyTable
 from penstock.kernels.log.stream_log import StreamLog
 
 def parse(reply: bytes) -> tuple[bytes, int, bool, int, int] | None:
     """(id, flow, gap_ok, seq, operation) of a reply subject of a fast batch; None for any other."""
+
+class KeyEntry:
+    """What a KeyTable holds."""
+
+class KeyTable:
+    """Open batches by the bytes that name them."""
 
 class FastBatch(KeyEntry):
     """One batch. Sequences are the batch's own, except for stream_seq."""

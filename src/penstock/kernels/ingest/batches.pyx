@@ -42,16 +42,17 @@ Rejected: sets of Python objects for ids and subjects (0.3 us a message).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from penstock.kernels.ingest.storing cimport PlainLimits, Republisher, store_publish
+from penstock.kernels.base.hash_table cimport (
+    Cell, HashTable, table_drop, table_first, table_free, table_next, table_put, table_reserve,
+)
 from penstock.kernels.ingest.publish_headers cimport (
     EXPECTS_LAST_ID, EXPECTS_SEQ, EXPECTS_SUBJECT_SEQ, PUBLISH_COMMITS, PUBLISH_EXPECTS, PUBLISH_HAS_ID,
     PUBLISH_IS_SPECIAL, MessageIds, PublishHead, failed_expectations, fits, message_of, present_expectations,
     put_publish,
 )
-from penstock.kernels.log.key_table cimport KeyEntry, KeyTable
 from penstock.kernels.log.records cimport cost_of, record_size, xxh64
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.wire.output cimport OutBuffer
@@ -60,11 +61,69 @@ from penstock.kernels.wire.sinks cimport Message
 from collections import deque
 
 
+# --- open batches by their keys
+
+cdef class KeyEntry:
+    """What a KeyTable holds; its users derive from it."""
+
+
+cdef class KeyTable:
+    """Entries found by bytes that lie somewhere in a buffer: no key object is made to look.
+
+    `members` owns the entries; the cells of `table` lead to them and own nothing. The hash is seeded per process,
+    so that nobody can prepare keys that collide. An entry is in at most one table, and no two have the same key.
+    Rejected: a dict by key (a key object for every look).
+    """
+
+    def __cinit__(self):
+        self.seed = <uint64_t>hash(b"penstock.keytable")
+        self.members = {}
+
+    def __dealloc__(self):
+        table_free(&self.table)
+
+    cdef KeyEntry look_up(self, const char* key, size_t n):
+        """The entry of a key, or None."""
+        cdef Cell* cell = table_first(&self.table, xxh64(key, n, self.seed))
+        cdef KeyEntry entry
+        while cell != NULL:
+            entry = <KeyEntry><void*>cell.value
+            if <size_t>PyBytes_GET_SIZE(entry.key) == n and memcmp(PyBytes_AS_STRING(entry.key), key, n) == 0:
+                return entry
+            cell = table_next(&self.table, cell)
+        return None
+
+    cdef int add(self, KeyEntry entry, bytes key) except -1:
+        """Adds an entry; there is none of this key."""
+        entry.key = key
+        entry.hash = xxh64(PyBytes_AS_STRING(key), <size_t>PyBytes_GET_SIZE(key), self.seed)
+        self.members[entry] = None
+        table_put(&self.table, entry.hash, <uint64_t><void*>entry)
+        return 0
+
+    cdef int remove(self, KeyEntry entry) except -1:
+        """Takes an entry out that is in the table."""
+        cdef Cell* cell = table_first(&self.table, entry.hash)
+        while <void*>cell.value != <void*>entry:
+            cell = table_next(&self.table, cell)
+        table_drop(&self.table, cell)
+        del self.members[entry]     # the table's cell is gone: it never leads to a freed entry
+        return 0
+
+    cdef list entries(self):
+        """All of them, in the order in which they were added."""
+        return list(self.members)
+
+    cdef int remove_all(self) except -1:
+        table_free(&self.table)
+        self.members = {}
+        return 0
+
+
 # --- fast batch
 
 cdef enum:
     SUFFIX_SIZE = 4                 # ".$FI"
-    FAST_BUCKETS = 1024
     ENDED_KEPT = 64
     FLOW_DEFAULT = 10               # of a flow that is none
     FLOW_MAX = 65535
@@ -282,7 +341,7 @@ cdef class FastBatches(KeyTable):
 
     def clear(self):
         """Forgets every batch."""
-        self.make(FAST_BUCKETS)
+        self.remove_all()
         self.due = []
         self.ended = deque()
         self.last = None
@@ -314,10 +373,6 @@ cdef class FastBatches(KeyTable):
 
 
 # --- staging
-
-cdef enum:
-    BUCKETS = 256
-
 
 cdef class StagedTotal:
     def __cinit__(self, size_t bytes_max=<size_t>-1):
@@ -396,7 +451,6 @@ cdef class StagedBatch(KeyEntry):
 
 cdef class StagedBatches(KeyTable):
     def __cinit__(self):
-        self.make(BUCKETS)
         self.check_at = INT64_MAX
 
     # ------------------------------------------------------------------ for the ingest kernel
@@ -464,59 +518,28 @@ cdef class StagedBatches(KeyTable):
 
 # --- atomic commits
 
-cdef struct Span:
-    const char* p                   # NULL: an empty place
-    size_t n
-    uint64_t hash
+cdef bint is_named(const PublishHead* head, bint by_id, const char* p, size_t n) noexcept nogil:
+    """Are these bytes the subject of a staged message, or (by_id) its message id?"""
+    cdef const char* text = <const char*>head + sizeof(PublishHead)
+    if by_id:
+        text += head.subject_len + head.reply_len + head.id_start
+        return head.id_len == n and memcmp(text, p, n) == 0
+    return head.subject_len == n and memcmp(text, p, n) == 0
 
 
-# Byte strings of one batch, which outlive it.
-cdef struct Spans:
-    Span* table
-    size_t mask
-
-
-cdef int spans_open(Spans* spans, size_t count) except -1:
-    cdef size_t size = 16
-    while size < 2 * count:
-        size *= 2
-    spans.table = <Span*>calloc(size, sizeof(Span))
-    spans.mask = size - 1
-    if spans.table == NULL:
-        raise MemoryError()
-    return 0
-
-
-cdef Span* spans_place(Spans* spans, const char* p, size_t n, uint64_t h) noexcept nogil:
-    """Where the bytes are, or would go."""
-    cdef size_t at = h & spans.mask
-    cdef Span* span = &spans.table[at]
-    while span.p != NULL and not (span.hash == h and span.n == n and memcmp(span.p, p, n) == 0):
-        at = (at + 1) & spans.mask
-        span = &spans.table[at]
-    return span
-
-
-cdef bint spans_add(Spans* spans, const char* p, size_t n, uint64_t seed) noexcept nogil:
-    """False: they were there before."""
-    cdef uint64_t h = xxh64(p, n, seed)
-    cdef Span* span = spans_place(spans, p, n, h)
-    if span.p != NULL:
-        return False
-    span.p = p
-    span.n = n
-    span.hash = h
-    return True
-
-
-cdef bint spans_has(Spans* spans, const char* p, size_t n, uint64_t seed) noexcept nogil:
-    return spans_place(spans, p, n, xxh64(p, n, seed)).p != NULL
+cdef bint has_message(const HashTable* t, uint64_t h, bint by_id, const char* p, size_t n) noexcept nogil:
+    cdef Cell* cell = table_first(t, h)
+    while cell != NULL:
+        if is_named(<const PublishHead*>cell.value, by_id, p, n):
+            return True
+        cell = table_next(t, cell)
+    return False
 
 
 def check_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits limits not None,
                  MessageIds ids not None, int64_t now):
     """May store_staged() store the batch as it is? `now` (ns) is what the dedupe window ends at."""
-    cdef Spans known, written
+    cdef HashTable known, written       # messages by their ids and by their subjects; the batch outlives both
     if limits.per_message or batch.flags & PUBLISH_IS_SPECIAL or batch.count == 0:
         return False
     if limits.discard_new and (
@@ -526,17 +549,17 @@ def check_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits
         return False
     if not batch.flags & (PUBLISH_HAS_ID | PUBLISH_EXPECTS):
         return True
-    known.table = written.table = NULL
-    known.mask = written.mask = 0
+    memset(&known, 0, sizeof(HashTable))
+    memset(&written, 0, sizeof(HashTable))
     try:
         if batch.flags & PUBLISH_HAS_ID:
-            spans_open(&known, batch.count)
+            table_reserve(&known, batch.count)
         if batch.flags & PUBLISH_EXPECTS:
-            spans_open(&written, batch.count)
+            table_reserve(&written, batch.count)
         return check_messages(batch, log, limits, ids, now, &known, &written)
     finally:
-        free(known.table)
-        free(written.table)
+        table_free(&known)
+        table_free(&written)
 
 
 cdef uint64_t cost_of_all(StagedBatch batch, StreamLog log) noexcept:
@@ -552,11 +575,12 @@ cdef uint64_t cost_of_all(StagedBatch batch, StreamLog log) noexcept:
 
 
 cdef bint check_messages(StagedBatch batch, StreamLog log, PlainLimits limits, MessageIds ids, int64_t now,
-                         Spans* known, Spans* written) except -1:
+                         HashTable* known, HashTable* written) except -1:
     cdef const PublishHead* head
     cdef Message m
     cdef size_t at = 0
     cdef uint32_t present
+    cdef uint64_t h
     cdef const char* id
     while at < batch.buf.size:
         head = <const PublishHead*>(batch.buf.data + at)
@@ -565,16 +589,22 @@ cdef bint check_messages(StagedBatch batch, StreamLog log, PlainLimits limits, M
             present = present_expectations(m.body, m.header_len)
             if present & EXPECTS_LAST_ID or (present & EXPECTS_SEQ and at):
                 return False
-            if present & EXPECTS_SUBJECT_SEQ and spans_has(written, m.subject, m.subject_len, ids.seed):
+            if present & EXPECTS_SUBJECT_SEQ and has_message(
+                written, xxh64(m.subject, m.subject_len, ids.seed), False, m.subject, m.subject_len
+            ):
                 return False
             if failed_expectations(&m, log, limits.stream, ids):
                 return False
         if head.flags & PUBLISH_HAS_ID:
             id = m.body + head.id_start
-            if not spans_add(known, id, head.id_len, ids.seed) or ids.seq_of(id, head.id_len, now):
+            h = xxh64(id, head.id_len, ids.seed)
+            if has_message(known, h, True, id, head.id_len) or ids.seq_of(id, head.id_len, now):
                 return False
-        if written.table != NULL:
-            spans_add(written, m.subject, m.subject_len, ids.seed)
+            table_put(known, h, <uint64_t>head)
+        if written.capacity:
+            h = xxh64(m.subject, m.subject_len, ids.seed)
+            if not has_message(written, h, False, m.subject, m.subject_len):
+                table_put(written, h, <uint64_t>head)
         at += head.size
     return True
 

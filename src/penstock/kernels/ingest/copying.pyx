@@ -15,9 +15,10 @@ copying records as they are (their sequence is part of the hash, and sources cha
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from penstock.kernels.base.memory cimport array_new
 from penstock.kernels.consumer.ack_state cimport AckState
 from penstock.kernels.wire.output cimport RunBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport SubjectMapper
@@ -186,9 +187,7 @@ cdef class CopyBatch(RunBuffer):
         cdef uint64_t* upcoming
         if count == 0:
             return self._gather(origin, from_seq, filters, mappers, enough, NULL)
-        upcoming = <uint64_t*>malloc(count * sizeof(uint64_t))
-        if upcoming == NULL:
-            raise MemoryError(f"no memory for {count} filters")
+        upcoming = <uint64_t*>array_new(count, sizeof(uint64_t), b"filters")
         try:
             return self._gather(origin, from_seq, filters, mappers, enough, upcoming)
         finally:

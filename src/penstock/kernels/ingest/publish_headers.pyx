@@ -19,14 +19,17 @@ Invariants: the entries between head and tail are exactly those of the table, in
 than the window is never found, whether or not it was dropped already. Ids are kept whole and compared: a hash
 in their place would some day take a message for another one's duplicate.
 
+Its table is its own, beside base/hash_table: a cell is 4 bytes, and a place within the entries, which move.
+
 Rejected: a dict and a queue of Python objects (260 bytes an id, and 0.3 us); comparing with the header in the
 log (the message may be gone while its id still counts).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+from penstock.kernels.base.memory cimport array_grow, array_new, array_shrink
 from penstock.kernels.log.records cimport xxh64
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.wire.output cimport OutBuffer
@@ -321,14 +324,8 @@ cdef class MessageIds:
         return 0
 
     cdef int set_last(self, const char* id, size_t n) except -1:
-        cdef char* grown
-        if n > self.last_capacity:
-            grown = <char*>realloc(self.last, n)
-            if grown == NULL:
-                raise MemoryError()
-            self.last = grown
-            self.last_capacity = n
         if n:
+            self.last = <char*>array_grow(self.last, &self.last_capacity, n, 1, 32, b"bytes of a message id")
             memcpy(self.last, id, n)
         self.last_size = n
         return 0
@@ -455,26 +452,21 @@ cdef class MessageIds:
         """Room for one more entry: what is free at the front is used again, if it is a quarter."""
         cdef size_t live = <size_t>(self.tail - self.head)
         cdef size_t wanted = live + size
-        cdef size_t capacity = self.capacity
-        cdef char* grown
+        cdef size_t capacity = self.capacity, grown = 0     # (0: array_grow takes the size it is given)
         if self.head > self.base:
             memmove(self.arena, self.arena + (self.head - self.base), live)
             self.base = self.head
         if wanted + wanted // 4 > capacity:
             capacity = max(wanted + wanted // 2, <size_t>ARENA_MIN)
-            grown = <char*>realloc(self.arena, capacity)
-            if grown == NULL:
-                raise MemoryError()
-            self.arena = grown
-            self.capacity = capacity
+            # Half as much again, not double: a window slides on at one size, and this is most of its memory.
+            self.arena = <char*>array_grow(self.arena, &grown, capacity, 1, capacity, b"bytes of message ids")
+            self.capacity = grown
         return 0
 
     cdef int _resize_table(self, size_t size) except -1:
-        cdef uint32_t* table = <uint32_t*>malloc(size * sizeof(uint32_t))
+        cdef uint32_t* table = <uint32_t*>array_new(size, sizeof(uint32_t), b"cells of message ids")
         cdef uint64_t place = self.head
         cdef IdEntry* entry
-        if table == NULL:
-            raise MemoryError()
         memset(table, 0xFF, size * sizeof(uint32_t))
         free(self.table)
         self.table = table
@@ -489,7 +481,6 @@ cdef class MessageIds:
         """Gives memory back when little of it is used."""
         cdef size_t live = <size_t>(self.tail - self.head)
         cdef size_t size = self.table_size
-        cdef char* smaller
         if self.count == 0:
             free(self.arena)
             free(self.table)
@@ -501,10 +492,7 @@ cdef class MessageIds:
         if self.capacity > <size_t>ARENA_MIN and live < self.capacity // 4:
             memmove(self.arena, self.arena + (self.head - self.base), live)
             self.base = self.head
-            smaller = <char*>realloc(self.arena, max(live * 2, <size_t>ARENA_MIN))
-            if smaller != NULL:
-                self.arena = smaller
-                self.capacity = max(live * 2, <size_t>ARENA_MIN)
+            self.arena = <char*>array_shrink(self.arena, &self.capacity, max(live * 2, <size_t>ARENA_MIN), 1)
         while size > <size_t>TABLE_MIN and self.count * 4 < size:
             size //= 2
         if size * 2 < self.table_size:

@@ -15,9 +15,10 @@ Rejected: rewriting when notes are the half (a block of needed notes would be co
 at again when enough blocks have changed that its notes may have become superfluous.
 """
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
+from penstock.kernels.base.memory cimport array_new
 from penstock.kernels.log.message_block cimport ENTRY_DEAD, ENTRY_NONE, NEXT_FAR, SPAN_MAX, MessageBlock
 from penstock.kernels.log.records cimport KIND_FLOOR, KIND_REMOVED, KIND_REPLACES, RECORD_OK, RECORD_OVERHEAD, Record
 from penstock.kernels.log.stream_log cimport StreamLog
@@ -164,9 +165,7 @@ cdef int relink(StreamLog log, MessageBlock block) except -1:
     cdef uint64_t* behind      # of each dead entry: the sequence its links go on to, 0 = none
     if block.count == 0:
         return 0
-    behind = <uint64_t*>malloc(block.count * sizeof(uint64_t))
-    if behind == NULL:
-        raise MemoryError(f"no memory to rewrite block {block.number}")
+    behind = <uint64_t*>array_new(block.count, sizeof(uint64_t), b"entries of a block to rewrite")
     try:
         i = block.count
         while i > 0:

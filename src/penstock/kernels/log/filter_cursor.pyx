@@ -26,9 +26,10 @@ each block has some of any filter).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.stdlib cimport free, qsort
 from libc.string cimport memcmp, memcpy, memmove
 
+from penstock.kernels.base.memory cimport array_grow, array_new
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.log.log_core cimport HINTS
 from penstock.kernels.log.message_block cimport ENTRY_DEAD, NEXT_FAR, Entry, MessageBlock
@@ -76,9 +77,7 @@ cdef class FilterCursor:
         self.log = log
         self.filters = [bytes(f) for f in filters]
         self.filter_count = len(filters)
-        self.prefixes = <size_t*>malloc((self.filter_count + 1) * sizeof(size_t))
-        if self.prefixes == NULL:
-            raise MemoryError(f"no memory for {self.filter_count} filters")
+        self.prefixes = <size_t*>array_new(self.filter_count, sizeof(size_t), b"filters")
         self.run_max = RUN_MAX
         self.run_fill = RUN_FILL
         self.look_once = LOOK_ONCE
@@ -159,20 +158,15 @@ cdef class FilterCursor:
     # --- the run
 
     cdef int _put(self, uint64_t seq) except -1:
-        cdef size_t wanted
-        cdef uint64_t* run
         if self.run_count == self.run_capacity:
             if self.run_at:
                 self.run_count -= self.run_at
                 memmove(self.run, self.run + self.run_at, self.run_count * sizeof(uint64_t))
                 self.run_at = 0
             else:
-                wanted = self.run_capacity * 2 if self.run_capacity else <size_t>RUN_LEAST
-                run = <uint64_t*>realloc(self.run, wanted * sizeof(uint64_t))
-                if run == NULL:
-                    raise MemoryError(f"no memory for a run of {wanted} messages")
-                self.run = run
-                self.run_capacity = wanted
+                self.run = <uint64_t*>array_grow(
+                    self.run, &self.run_capacity, self.run_count + 1, sizeof(uint64_t), RUN_LEAST, b"messages of a run"
+                )
         self.run[self.run_count] = seq
         self.run_count += 1
         return 0
@@ -252,8 +246,7 @@ cdef class FilterCursor:
         """The subjects that match, each once; `own`: whoever asked has to free them, else they are valid until
         the next question."""
         cdef uint32_t* ids = NULL
-        cdef uint32_t* more
-        cdef size_t n, total = 0, i, kept = 0
+        cdef size_t n, capacity = 0, total = 0, i, kept = 0
         if self.filter_count == 1:
             own[0] = False
             f = <bytes>self.filters[0]
@@ -265,11 +258,11 @@ cdef class FilterCursor:
             n = self.log.state.match(PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f))
             if n == 0:
                 continue
-            more = <uint32_t*>realloc(ids, (total + n) * sizeof(uint32_t))
-            if more == NULL:
+            try:
+                ids = <uint32_t*>array_grow(ids, &capacity, total + n, sizeof(uint32_t), n, b"subjects")
+            except MemoryError:
                 free(ids)
-                raise MemoryError(f"no memory for {total + n} subjects")
-            ids = more
+                raise
             memcpy(ids + total, self.log.state.matched, n * sizeof(uint32_t))
             total += n
         if total:
@@ -296,9 +289,7 @@ cdef class FilterCursor:
             if heaps_size + size > self.heaps_max:
                 self.look_until = seq + <uint64_t>n * WORTH
                 return 0
-            self.heads = <Head*>malloc(size)
-            if self.heads == NULL:
-                raise MemoryError(f"no memory for {n} subjects")
+            self.heads = <Head*>array_new(n, sizeof(Head), b"subjects")
             heaps_size += size
             self.heads_size = size
             self.heads_upto = log.last_seq

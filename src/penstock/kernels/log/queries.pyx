@@ -29,9 +29,10 @@ Rejected: qsort of everything (it can't stop); an index of subjects in order (ea
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy
 
+from penstock.kernels.base.memory cimport array_new
 from penstock.kernels.log.records cimport Record
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.log.subject_state cimport Subject, SubjectState
@@ -375,12 +376,10 @@ cdef class SubjectCounts:
         cdef const Subject* s
         for i in range(n):
             size += state.items[state.matched[i]].text_len
-        self.items = <SubjectCount*>malloc((n + 1) * sizeof(SubjectCount))
-        self.texts = <char*>malloc(size + 1)
-        self.order = <uint32_t*>malloc((n + 1) * sizeof(uint32_t))
-        self.merged = <uint32_t*>malloc((n + 1) * sizeof(uint32_t))
-        if self.items == NULL or self.texts == NULL or self.order == NULL or self.merged == NULL:
-            raise MemoryError()
+        self.items = <SubjectCount*>array_new(n, sizeof(SubjectCount), b"subjects")
+        self.texts = <char*>array_new(size, 1, b"bytes of subjects")
+        self.order = <uint32_t*>array_new(n, sizeof(uint32_t), b"subjects")
+        self.merged = <uint32_t*>array_new(n, sizeof(uint32_t), b"subjects")
         size = 0
         for i in range(n):
             s = &state.items[state.matched[i]]

@@ -39,10 +39,11 @@ import os
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memset
 from posix.types cimport off_t
 
+from penstock.kernels.base.memory cimport array_new, array_zeroed
 from penstock.kernels.log.message_block cimport ENTRY_DEAD, ENTRY_NONE, ENTRY_OFFSET
 from penstock.kernels.log.records cimport KIND_MESSAGE, RECORD_OK, decode_record
 
@@ -263,10 +264,8 @@ cdef class Reading:
         cdef int fd
         for _, pieces in files:
             self.job.count += <size_t>PyBytes_GET_SIZE(pieces) // sizeof(Piece)
-        self.job.wants = <Want*>malloc((self.job.count + 1) * sizeof(Want))
-        self.job.fds = <int*>calloc(len(files) + 1, sizeof(int))
-        if self.job.wants == NULL or self.job.fds == NULL:
-            raise MemoryError(f"no memory to read {self.job.count} pieces")
+        self.job.wants = <Want*>array_new(self.job.count, sizeof(Want), b"pieces to read")
+        self.job.fds = <int*>array_zeroed(<size_t>len(files), sizeof(int), b"files to read")
         for path, pieces in files:
             fd = open(<bytes?>path, O_RDONLY | O_CLOEXEC)
             if fd < 0:
@@ -383,11 +382,8 @@ cdef class Group:
         cdef MessageBlock block
         cdef list files = []
         self.drop()
-        self.seqs = <uint64_t*>malloc(GROUP_MAX * sizeof(uint64_t))
-        self.pieces = <Piece*>malloc(GROUP_MAX * sizeof(Piece))
-        if self.seqs == NULL or self.pieces == NULL:
-            self.drop()
-            raise MemoryError("no memory to read ahead")
+        self.seqs = <uint64_t*>array_new(GROUP_MAX, sizeof(uint64_t), b"records to read ahead")
+        self.pieces = <Piece*>array_new(GROUP_MAX, sizeof(Piece), b"records to read ahead")
         while i < n and self.count < GROUP_MAX:
             block_at = log._block_from(upcoming[i])
             if block_at == <size_t>len(log.blocks):

@@ -28,9 +28,10 @@ Invariants: asking ahead changes nothing; each row is then merged by itself, in 
 is found before anything of its handful is merged.
 """
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
+from penstock.kernels.base.memory cimport array_zeroed
 from penstock.kernels.log.log_core cimport LogCore
 from penstock.kernels.log.message_block cimport ENTRY_DEAD, NEXT_FAR, Entry, MessageBlock, SubjectRow
 from penstock.kernels.log.subject_state cimport Subject, SubjectState
@@ -122,11 +123,11 @@ cdef int sweep(LogCore log, const uint32_t* ids, size_t n, uint64_t seq, uint64_
     cdef Subject* items = log.state.items
     cdef Subject* s
     cdef uint64_t base = log.first_seq, at, before = 0
-    cdef uint64_t* bits = <uint64_t*>calloc(<size_t>((seq - base) // 64 + 1), sizeof(uint64_t))
+    cdef uint64_t* bits = <uint64_t*>array_zeroed(
+        <size_t>((seq - base) // 64 + 1), sizeof(uint64_t), b"words to count in"
+    )
     cdef size_t i
     cdef int status = WHOLE
-    if bits == NULL:
-        raise MemoryError(f"no memory to count in {seq - base} messages")
     total[0] = 0
     for i in range(n):
         if i + IN_FLIGHT < n:

@@ -18,6 +18,8 @@ Invariants: every slot below `indexed` with count > 0 hangs in the trie; Node.li
 subjects at or below the node; a folded node has one subject and no children. A subject costs 40 bytes, about
 8 of table and, in the trie, about 28 for a node of its own and 8 of edges, beside its text; arrays that
 double have up to twice the room.
+The tables of subjects and edges are their own, beside base/hash_table: their cells are 4 bytes, a quarter, of which
+a stream with millions of subjects has millions; and records of a block's index ask for many cells ahead.
 Rejected: a dict of Python objects (300 bytes a subject and a scan for every wildcard); removing trie
 nodes one by one (dead ones are skipped by `live`, and a rebuild takes them when they are the half).
 
@@ -35,9 +37,10 @@ every message); remembering who wants each subject (it has to be forgotten with 
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from penstock.kernels.base.memory cimport array_grow, array_zeroed
 from penstock.kernels.log.records cimport xxh64
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
@@ -52,23 +55,6 @@ cdef enum:
     SLICE = 16384                   # subjects put into the trie at once
     MOST = 8                        # a filter that takes one subject in so many is compared with each
     NO_ID = 0xFFFFFFFF
-
-
-cdef inline void* grown(void* p, size_t* capacity, size_t need, size_t width, size_t least) except NULL:
-    """p with room for `need` items; doubles."""
-    cdef size_t wanted = capacity[0]
-    cdef void* q
-    if need <= wanted:
-        return p
-    if wanted < least:
-        wanted = least
-    while wanted < need:
-        wanted *= 2
-    q = realloc(p, wanted * width)
-    if q == NULL:
-        raise MemoryError(f"no memory for {wanted * width} bytes of subject state")
-    capacity[0] = wanted
-    return q
 
 
 cdef inline size_t token_end(const char* s, size_t start, size_t n) noexcept nogil:
@@ -108,14 +94,12 @@ cdef class SubjectState:
         self.matched_capacity = self.stack_capacity = 0
         self.table_mask = TABLE_MIN - 1
         self.edge_mask = TABLE_MIN - 1
-        self.table = <uint32_t*>calloc(TABLE_MIN, sizeof(uint32_t))
-        self.edges = <uint32_t*>calloc(TABLE_MIN, sizeof(uint32_t))
-        if self.table == NULL or self.edges == NULL:
-            raise MemoryError("no memory for an empty subject state")
+        self.table = <uint32_t*>array_zeroed(TABLE_MIN, sizeof(uint32_t), b"cells of a subject table")
+        self.edges = <uint32_t*>array_zeroed(TABLE_MIN, sizeof(uint32_t), b"cells of a subject table")
         return self._start_trie()
 
     cdef int _start_trie(self) except -1:
-        self.nodes = <Node*>grown(self.nodes, &self.node_capacity, 1, sizeof(Node), 16)
+        self.nodes = <Node*>array_grow(self.nodes, &self.node_capacity, 1, sizeof(Node), 16, b"nodes of subjects")
         memset(self.nodes, 0, sizeof(Node))
         self.node_count = 1
         return 0
@@ -168,7 +152,9 @@ cdef class SubjectState:
         else:
             if self.used >= NO_ID - 1:
                 raise MemoryError("a stream holds at most 2**32 - 2 subjects")
-            self.items = <Subject*>grown(self.items, &self.capacity, self.used + 1, sizeof(Subject), 16)
+            self.items = <Subject*>array_grow(
+                self.items, &self.capacity, self.used + 1, sizeof(Subject), 16, b"subjects"
+            )
             sid = <uint32_t>self.used
             self.used += 1
         item = &self.items[sid]
@@ -193,9 +179,7 @@ cdef class SubjectState:
         cdef uint32_t* old = self.table
         cdef size_t old_size = self.table_mask + 1
         cdef size_t i
-        cdef uint32_t* table = <uint32_t*>calloc(size, sizeof(uint32_t))
-        if table == NULL:
-            raise MemoryError(f"no memory for a subject table of {size} entries")
+        cdef uint32_t* table = <uint32_t*>array_zeroed(size, sizeof(uint32_t), b"cells of a subject table")
         self.table = table
         self.table_mask = size - 1
         for i in range(old_size):
@@ -208,7 +192,7 @@ cdef class SubjectState:
         cdef size_t at = self.arena_size
         if at + n >= NO_ID:
             raise MemoryError("the subjects of a stream hold at most 4 GiB of text")
-        self.arena = <char*>grown(self.arena, &self.arena_capacity, at + n, 1, 256)
+        self.arena = <char*>array_grow(self.arena, &self.arena_capacity, at + n, 1, 256, b"bytes of subjects")
         memcpy(self.arena + at, s, n)
         self.arena_size = at + n
         return <uint32_t>at
@@ -218,7 +202,9 @@ cdef class SubjectState:
         cdef size_t hole = subject.hash & self.table_mask
         cdef size_t at, home
         cdef uint32_t node = subject.node
-        self.free_ids = <uint32_t*>grown(self.free_ids, &self.free_capacity, self.free_count + 1, 4, 16)
+        self.free_ids = <uint32_t*>array_grow(
+            self.free_ids, &self.free_capacity, self.free_count + 1, 4, 16, b"subjects"
+        )
         while self.table[hole] != sid + 1:
             hole = (hole + 1) & self.table_mask
         # Closes the gap: an entry behind it moves in when its home does not lie between the gap and it.
@@ -296,7 +282,9 @@ cdef class SubjectState:
             raise MemoryError("a stream's subjects have at most 2**32 - 2 tokens")
         if (self.node_count + 1) * 4 > (self.edge_mask + 1) * 3:
             self._grow_edges()
-        self.nodes = <Node*>grown(self.nodes, &self.node_capacity, self.node_count + 1, sizeof(Node), 16)
+        self.nodes = <Node*>array_grow(
+            self.nodes, &self.node_capacity, self.node_count + 1, sizeof(Node), 16, b"nodes of subjects"
+        )
         made = &self.nodes[node]
         memset(made, 0, sizeof(Node))
         made.parent = parent
@@ -313,11 +301,9 @@ cdef class SubjectState:
 
     cdef int _grow_edges(self) except -1:
         cdef size_t size = (self.edge_mask + 1) * 2
-        cdef uint32_t* edges = <uint32_t*>calloc(size, sizeof(uint32_t))
+        cdef uint32_t* edges = <uint32_t*>array_zeroed(size, sizeof(uint32_t), b"cells of a subject table")
         cdef size_t i, at
         cdef Node* node
-        if edges == NULL:
-            raise MemoryError(f"no memory for {size} subject edges")
         free(self.edges)
         self.edges = edges
         self.edge_mask = size - 1
@@ -387,12 +373,12 @@ cdef class SubjectState:
         return 0
 
     cdef int _push(self, size_t depth, uint32_t node, uint32_t position) except -1:
-        self.stack = <uint64_t*>grown(self.stack, &self.stack_capacity, depth + 1, 8, 64)
+        self.stack = <uint64_t*>array_grow(self.stack, &self.stack_capacity, depth + 1, 8, 64, b"subjects to match")
         self.stack[depth] = (<uint64_t>position << 32) | node
         return 0
 
     cdef int _emit(self, size_t at, uint32_t sid) except -1:
-        self.matched = <uint32_t*>grown(self.matched, &self.matched_capacity, at + 1, 4, 64)
+        self.matched = <uint32_t*>array_grow(self.matched, &self.matched_capacity, at + 1, 4, 64, b"matching subjects")
         self.matched[at] = sid
         return 0
 

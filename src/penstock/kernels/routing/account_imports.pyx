@@ -22,9 +22,10 @@ subscription and two subjects); one stream import as one sink that routes again 
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcmp
 
+from penstock.kernels.base.memory cimport array_new
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport ClientSink, SubjectMapper
 from penstock.kernels.ingest.batches cimport FastSubject, parse_subject
@@ -61,10 +62,8 @@ cdef class Rewriter:
         self.count = <size_t>len(destination)
         self.wanted = <size_t>len(source)
         self.tail = self.wanted - 1
-        self.tokens = <Py_ssize_t*>malloc((self.count + 1) * sizeof(Py_ssize_t))
-        self.starts = <const char**>malloc((self.wanted + 1) * sizeof(const char*))
-        if self.tokens == NULL or self.starts == NULL:
-            raise MemoryError("no memory for a subject rewriter")
+        self.tokens = <Py_ssize_t*>array_new(self.count + 1, sizeof(Py_ssize_t), b"tokens of subjects")
+        self.starts = <const char**>array_new(self.wanted + 1, sizeof(const char*), b"tokens of subjects")
         for i in range(self.count):
             token = destination[i]
             self.texts.append(None)

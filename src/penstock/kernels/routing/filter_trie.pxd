@@ -2,6 +2,8 @@
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 
+from penstock.kernels.base.hash_table cimport HashTable
+
 
 cdef enum:
     FOUND_INLINE = 32
@@ -14,14 +16,8 @@ cdef struct Node:
     Node* parent
     Node* star                      # child for the token *
     Node* tail                      # child for the token >
-    Table* children                 # children for literal tokens; NULL while there are none
+    HashTable* children             # children for literal tokens, by hash; NULL while there are none
     void* state                     # of the filter that ends here, the owner's; NULL when none does
-
-# Open addressing, linear probing, at most half full.
-cdef struct Table:
-    Node** slots
-    size_t capacity                 # a power of two
-    size_t count
 
 # What a walk collects.
 cdef struct MatchSet:

@@ -26,9 +26,13 @@ Rejected: comparing pairs (4,000 filters are 16 million comparisons); sorting (w
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
+from penstock.kernels.base.hash_table cimport (
+    Cell, HashTable, table_drop, table_first, table_free, table_next, table_put, table_reserve,
+)
+from penstock.kernels.base.memory cimport array_grow, array_new, array_zeroed
 from penstock.kernels.routing.grammar cimport check_filter, is_token, token_end
 from penstock.kernels.routing.literals cimport hash_bytes
 
@@ -37,81 +41,25 @@ from penstock.kernels.routing.grammar import filters_overlap
 
 # --- trie
 
-cdef enum:
-    TABLE_FIRST = 8
-
-
-cdef inline Node* table_get(const Table* t, uint64_t key_hash, const char* key, size_t n) noexcept nogil:
-    cdef size_t i
+cdef inline Node* child_in(const HashTable* t, uint64_t key_hash, const char* key, size_t n) noexcept nogil:
+    cdef Cell* cell = table_first(t, key_hash)
     cdef Node* node
-    if t.count == 0:
-        return NULL
-    i = key_hash & (t.capacity - 1)
-    while True:
-        node = t.slots[i]
-        if node == NULL:
-            return NULL
-        if node.hash == key_hash and node.key_len == n and memcmp(node.key, key, n) == 0:
+    while cell != NULL:
+        node = <Node*>cell.value
+        if node.key_len == n and memcmp(node.key, key, n) == 0:
             return node
-        i = (i + 1) & (t.capacity - 1)
-
-
-cdef void table_place(Table* t, Node* node) noexcept nogil:
-    cdef size_t i = node.hash & (t.capacity - 1)
-    while t.slots[i] != NULL:
-        i = (i + 1) & (t.capacity - 1)
-    t.slots[i] = node
-
-
-cdef int table_put(Table* t, Node* node) except -1:
-    """Adds a node whose key isn't there yet."""
-    cdef Table larger
-    cdef size_t i
-    if 2 * (t.count + 1) > t.capacity:
-        larger.capacity = 2 * t.capacity if t.capacity else TABLE_FIRST
-        larger.count = t.count
-        larger.slots = <Node**>calloc(larger.capacity, sizeof(Node*))
-        if larger.slots == NULL:
-            raise MemoryError(f"no memory for a table of {larger.capacity} subjects")
-        for i in range(t.capacity):
-            if t.slots[i] != NULL:
-                table_place(&larger, t.slots[i])
-        free(t.slots)
-        t[0] = larger
-    table_place(t, node)
-    t.count += 1
-    return 0
-
-
-cdef void table_drop(Table* t, Node* node) noexcept nogil:
-    """Takes out a node that is there, and closes the gap so that probing never meets a tombstone."""
-    cdef size_t mask = t.capacity - 1
-    cdef size_t gap = node.hash & mask
-    cdef size_t i
-    while t.slots[gap] != node:
-        gap = (gap + 1) & mask
-    i = gap
-    while True:
-        i = (i + 1) & mask
-        if t.slots[i] == NULL:
-            break
-        # A node may move into the gap unless its own place lies behind the gap (cyclically).
-        if ((i - (t.slots[i].hash & mask)) & mask) >= ((i - gap) & mask):
-            t.slots[gap] = t.slots[i]
-            gap = i
-    t.slots[gap] = NULL
-    t.count -= 1
+        cell = table_next(t, cell)
+    return NULL
 
 
 cdef Node* node_new(const char* key, size_t n, uint64_t key_hash, Node* parent) except NULL:
-    cdef Node* node = <Node*>calloc(1, sizeof(Node))
-    if node == NULL:
-        raise MemoryError("no memory for a node of the subscription index")
+    cdef Node* node = <Node*>array_zeroed(1, sizeof(Node), b"nodes of the subscription index")
     if n:
-        node.key = <char*>malloc(n)
-        if node.key == NULL:
+        try:
+            node.key = <char*>array_new(n, 1, b"bytes of a subject")
+        except MemoryError:
             free(node)
-            raise MemoryError(f"no memory for a subject of {n} bytes")
+            raise
         memcpy(node.key, key, n)
     node.key_len = n
     node.hash = key_hash
@@ -122,7 +70,7 @@ cdef Node* node_new(const char* key, size_t n, uint64_t key_hash, Node* parent) 
 cdef void node_free(Node* node) noexcept nogil:
     """Frees one node, not what hangs below it."""
     if node.children != NULL:
-        free(node.children.slots)
+        table_free(node.children)
         free(node.children)
     free(node.key)
     free(node)
@@ -139,7 +87,7 @@ cdef inline bint is_bare(Node* node) noexcept nogil:
 cdef Node* take_child(Node* node) noexcept nogil:
     """Takes some child off a node that is being freed; NULL when it has none.
 
-    A table gives its slots away from its end and forgets them, so that all of them are looked at once: starting at its
+    A table gives its cells away from its end and forgets them, so that all of them are looked at once: starting at its
     beginning for each child is quadratic.
     """
     cdef Node* child = node.star
@@ -150,19 +98,23 @@ cdef Node* take_child(Node* node) noexcept nogil:
     node.tail = NULL
     while child == NULL and node.children != NULL and node.children.capacity:
         node.children.capacity -= 1
-        child = node.children.slots[node.children.capacity]
+        child = <Node*>node.children.cells[node.children.capacity].value
     return child
 
 
 cdef void unlink(Node* node) noexcept nogil:
     """Takes a node of the trie off its parent."""
     cdef Node* parent = node.parent
+    cdef Cell* cell
     if parent.star == node:
         parent.star = NULL
     elif parent.tail == node:
         parent.tail = NULL
     else:
-        table_drop(parent.children, node)
+        cell = table_first(parent.children, node.hash)
+        while <Node*>cell.value != node:
+            cell = table_next(parent.children, cell)
+        table_drop(parent.children, cell)
 
 
 cdef Node* trie_new() except NULL:
@@ -184,15 +136,14 @@ cdef Node* child_of(Node* node, const char* token, size_t n, uint64_t seed, bint
     cdef uint64_t key_hash = hash_bytes(token, n, seed)
     cdef Node* child = NULL
     if node.children != NULL:
-        child = table_get(node.children, key_hash, token, n)
+        child = child_in(node.children, key_hash, token, n)
     if child != NULL or not create:
         return child
     if node.children == NULL:
-        node.children = <Table*>calloc(1, sizeof(Table))
-        if node.children == NULL:
-            raise MemoryError("no memory for a node of the subscription index")
+        node.children = <HashTable*>array_zeroed(1, sizeof(HashTable), b"children of the subscription index")
+    table_reserve(node.children, node.children.count + 1)       # may fail: before there is a child to free
     child = node_new(token, n, key_hash, node)
-    table_put(node.children, child)
+    table_put(node.children, key_hash, <uint64_t>child)
     return child
 
 
@@ -226,7 +177,7 @@ cdef void trie_prune(Node* node) noexcept nogil:
         unlink(node)
         node_free(node)
         if parent.children != NULL and parent.children.count == 0:
-            free(parent.children.slots)
+            table_free(parent.children)
             free(parent.children)
             parent.children = NULL
         node = parent
@@ -261,7 +212,7 @@ cdef void trie_walk(Node* node, const char* p, const char* end, uint64_t seed, M
         child = NULL
         if node.children != NULL:
             found.told_apart |= t == end
-            child = table_get(node.children, hash_bytes(p, <size_t>(t - p), seed), p, <size_t>(t - p))
+            child = child_in(node.children, hash_bytes(p, <size_t>(t - p), seed), p, <size_t>(t - p))
         if t == end:
             if node.star != NULL and node.star.state != NULL:
                 found_add(found, node.star.state)
@@ -318,15 +269,9 @@ cdef class Walk:
         free(self.steps)
 
     cdef int push(self, Node* node, const char* rest) except -1:
-        cdef Step* steps
-        cdef size_t wanted
-        if self.count == self.capacity:
-            wanted = 2 * self.capacity if self.capacity else 64
-            steps = <Step*>realloc(self.steps, wanted * sizeof(Step))
-            if steps == NULL:
-                raise MemoryError(f"no memory to compare subjects at {wanted} places")
-            self.steps = steps
-            self.capacity = wanted
+        self.steps = <Step*>array_grow(
+            self.steps, &self.capacity, self.count + 1, sizeof(Step), 64, b"places to compare subjects at"
+        )
         self.steps[self.count].node = node
         self.steps[self.count].rest = rest
         self.count += 1
@@ -380,7 +325,7 @@ cdef class Walk:
             child = trie_node(node, rest, <size_t>(t - rest), seed, False)
             return child != NULL and self.enter(child, t + 1, t == end, False)
         for i in range(node.children.capacity):
-            child = node.children.slots[i]
+            child = <Node*>node.children.cells[i].value
             if child != NULL and self.enter(child, t + 1, t == end, below):
                 return True
         return False

@@ -11,14 +11,17 @@ and delivering them one after the other then finds everything close by.
 Invariants: seeking ahead changes nothing. What it found holds for the index's generation of that moment: after
 any insert or remove a publish is looked up anew at its turn. The table frees no entries.
 
+It is a table of its own, beside base/hash_table, because a cell is one word: the address of a line has six bits to
+spare, which tell 63 of 64 other subjects, and eight cells share a line of memory that is asked for ahead.
+
 Rejected: cells with the whole hash beside the address (twice the memory, for a look at another subject in 64
 that tell nothing apart); huge pages (base/memory.pyx).
 """
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy
 
-from penstock.kernels.base.memory cimport LINE
+from penstock.kernels.base.memory cimport LINE, array_zeroed
 from penstock.kernels.base.prefetch cimport fetch_to_read, fetch_to_write
 from penstock.kernels.wire.sinks cimport SubscriptionEntry, interest_words
 
@@ -123,9 +126,7 @@ cdef inline int literal_put(LiteralTable* t, SubscriptionEntry* entry, uint64_t 
     if 2 * (t.count + 1) > t.capacity:
         larger.capacity = 2 * t.capacity if t.capacity else LITERALS_FIRST
         larger.count = t.count
-        larger.cells = <uintptr_t*>calloc(larger.capacity, sizeof(uintptr_t))
-        if larger.cells == NULL:
-            raise MemoryError(f"no memory for a table of {larger.capacity} subjects")
+        larger.cells = <uintptr_t*>array_zeroed(larger.capacity, sizeof(uintptr_t), b"literal filters")
         for i in range(t.capacity):
             if t.cells[i] != 0:
                 literal_place(&larger, t.cells[i])

@@ -21,9 +21,10 @@ own inbox); one cache a connection (fan-in would multiply memory for nothing gai
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
+from penstock.kernels.base.memory cimport array_zeroed
 from penstock.kernels.routing.grammar cimport (
     check_filter, filter_matches, has_empty_token, has_wildcard, is_token, token_end,
 )
@@ -152,9 +153,7 @@ cdef class SubscriptionIndex:
         self.states = []
         self.free_slots = []
         self.cached = [None] * CACHE_SIZE
-        self.cache = <CacheEntry*>calloc(CACHE_SIZE, sizeof(CacheEntry))
-        if self.cache == NULL:
-            raise MemoryError("no memory for a subscription index")
+        self.cache = <CacheEntry*>array_zeroed(CACHE_SIZE, sizeof(CacheEntry), b"cached subjects")
         self.root = trie_new()
 
     def __dealloc__(self):

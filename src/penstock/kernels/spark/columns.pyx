@@ -13,9 +13,10 @@ fields, an absent header block is an empty map); headers as an array of pairs (u
 name: `headers['Nats-Msg-Id'][0]`).
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 from cpython.buffer cimport PyBuffer_FillInfo
+from penstock.kernels.base.memory cimport array_grow, array_new
 from penstock.kernels.wire.frames cimport (
     Frame, FrameParser, OP_ERROR, OP_HMSG, OP_MSG, OP_NEED_MORE,
 )
@@ -30,15 +31,7 @@ cdef uint64_t INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 cdef int grow(Column* c, size_t n) except -1:
-    cdef size_t capacity = c.capacity if c.capacity else FIRST_CAPACITY
-    cdef char* data
-    while capacity - c.size < n:
-        capacity *= 2
-    data = <char*>realloc(c.data, capacity)
-    if data == NULL:
-        raise MemoryError(f"no memory for a column of {capacity} bytes")
-    c.data = data
-    c.capacity = capacity
+    c.data = <char*>array_grow(c.data, &c.capacity, c.size + n, 1, FIRST_CAPACITY, b"bytes of columns")
     return 0
 
 
@@ -282,9 +275,7 @@ cdef ColumnBuffer finish(Column* c):
     c.size = 0
     c.capacity = 0
     if capacity:
-        c.data = <char*>malloc(capacity)
-        if c.data == NULL:
-            raise MemoryError(f"no memory for a column of {capacity} bytes")
+        c.data = <char*>array_new(capacity, 1, b"bytes of columns")
         c.capacity = capacity
     return out
 
@@ -422,13 +413,9 @@ cdef class ColumnBuilder:
         if n:
             skip_first_line(&cursor, &rest)
         while True:
-            if count == self.lines_capacity:
-                i = self.lines_capacity * 2 if self.lines_capacity else 16
-                lines = <HeaderLine*>realloc(self.lines, i * sizeof(HeaderLine))
-                if lines == NULL:
-                    raise MemoryError(f"no memory for {i} header lines")
-                self.lines = lines
-                self.lines_capacity = i
+            self.lines = <HeaderLine*>array_grow(
+                self.lines, &self.lines_capacity, count + 1, sizeof(HeaderLine), 16, b"header lines"
+            )
             if not next_line(&cursor, &rest, &self.lines[count]):
                 break
             if not (self.direct and is_direct_header(&self.lines[count])):

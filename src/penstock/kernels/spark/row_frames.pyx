@@ -29,9 +29,10 @@ Invariants: `base` is the lowest number not yet acked, and all numbers below it 
 are under way, never more than `size`; an ack for a number outside of that is an old one and is dropped.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy
 
+from penstock.kernels.base.memory cimport array_zeroed
 from penstock.kernels.log.records cimport xxh64
 from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.wire.frames cimport OP_ERROR, OP_HMSG, OP_MSG, OP_NEED_MORE, Frame, FrameParser
@@ -372,9 +373,7 @@ cdef class AckWindow:
     def __cinit__(self, bytes sid not None, bytes stream not None, size_t size):
         if size < 1 or size > 1 << 24:
             raise ValueError(f"size is {size}; it may be 1 to {1 << 24}")
-        self.acked = <unsigned char*>calloc(size, 1)
-        if self.acked == NULL:
-            raise MemoryError(f"no memory for {size} acks")
+        self.acked = <unsigned char*>array_zeroed(size, 1, b"acks")
         self.size = size
         self.sid = sid
         self.expected = b'{"stream":"' + stream + b'"'

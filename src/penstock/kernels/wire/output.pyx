@@ -28,8 +28,10 @@ Rejected: taking Arrow arrays themselves (pyarrow is no dependency of the client
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
+
+from penstock.kernels.base.memory cimport array_grow, array_shrink
 
 
 # --- buffers
@@ -87,17 +89,9 @@ cdef class OutBuffer:
 
     cdef int grow(self, size_t n) except -1:
         """Makes the capacity at least size + n, doubling."""
-        cdef size_t capacity = self.capacity if self.capacity else CAPACITY_FIRST
-        cdef char* data
         if n > SIZE_MAX_HALF - self.size:
             raise MemoryError(f"an output buffer of {self.size} bytes can't take {n} more")
-        while capacity < self.size + n:
-            capacity *= 2
-        data = <char*>realloc(self.data, capacity)
-        if data == NULL:
-            raise MemoryError(f"no memory for an output buffer of {capacity} bytes")
-        self.data = data
-        self.capacity = capacity
+        self.data = <char*>array_grow(self.data, &self.capacity, self.size + n, 1, CAPACITY_FIRST, b"bytes of output")
         return 0
 
     cdef char* reserve(self, size_t n) except NULL:
@@ -137,13 +131,9 @@ cdef class OutBuffer:
 
     cpdef clear(self):
         """Drops what was written, and the memory above what is worth keeping."""
-        cdef char* data
         self.size = 0
         if self.capacity > CAPACITY_KEPT:
-            data = <char*>realloc(self.data, CAPACITY_KEPT)
-            if data != NULL:  # a failed shrink leaves the larger buffer as it is
-                self.data = data
-                self.capacity = CAPACITY_KEPT
+            self.data = <char*>array_shrink(self.data, &self.capacity, CAPACITY_KEPT, 1)
 
 
 cdef class RunBuffer:
