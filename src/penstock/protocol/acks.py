@@ -14,9 +14,10 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import MisuseError
-from penstock.protocol.api.base import DecodeError, decode, with_declared_names
+from penstock.protocol.api.base import DecodeError, decode
 from penstock.protocol.api.consumers import PullRequest
 from penstock.protocol.durations import parse_duration
+from penstock.protocol.json_names import with_declared_names
 
 PREFIX = "$JS.ACK."
 

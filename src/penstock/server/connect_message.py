@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from penstock.errors import ProtocolError
-from penstock.protocol.api.base import folded
+from penstock.protocol.json_names import folded
 
 
 class ConnectMessage(Struct, frozen=True, kw_only=True):

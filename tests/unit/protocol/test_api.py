@@ -12,6 +12,7 @@ from penstock import errors
 from penstock.protocol import api
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import base
+from penstock.protocol.json_names import with_declared_names
 
 # What nats-server 2.15.2 answered to a create with name and subjects (metadata left out).
 OFFICIAL_STREAM_CONFIG = json.loads(
@@ -214,7 +215,7 @@ def test_nulls_and_bad_utf8_are_put_up_with_in_bodies_of_a_bounded_size() -> Non
     ],
 )
 def test_names_in_another_case_are_the_declared_ones(body: bytes, renamed: bytes) -> None:
-    assert api.with_declared_names(api.StreamConfigRequest, body) == renamed
+    assert with_declared_names(api.StreamConfigRequest, body) == renamed
 
 
 @pytest.mark.parametrize(
@@ -231,4 +232,4 @@ def test_names_in_another_case_are_the_declared_ones(body: bytes, renamed: bytes
     ],
 )
 def test_a_body_without_such_a_name_or_that_is_too_large_stays_as_it_is(body: bytes) -> None:
-    assert api.with_declared_names(api.StreamConfigRequest, body) is body
+    assert with_declared_names(api.StreamConfigRequest, body) is body

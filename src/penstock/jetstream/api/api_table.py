@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import DecodeError, decode, unknown_field, with_declared_names
+from penstock.protocol.api import DecodeError, decode, unknown_field
+from penstock.protocol.json_names import with_declared_names
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine

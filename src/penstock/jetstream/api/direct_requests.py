@@ -29,8 +29,9 @@ from penstock.kernels.log.stream_log import StoredRecord
 from penstock.kernels.routing.filter_trie import WorkLimitError, uncovered
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers, status
-from penstock.protocol.api import DecodeError, MsgGetRequest, decode, with_declared_names
+from penstock.protocol.api import DecodeError, MsgGetRequest, decode
 from penstock.protocol.durations import format_time
+from penstock.protocol.json_names import with_declared_names
 from penstock.protocol.subjects import is_valid_filter
 
 if TYPE_CHECKING:

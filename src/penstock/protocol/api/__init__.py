@@ -25,7 +25,6 @@ from penstock.protocol.api.base import (
     decode_response,
     encode,
     unknown_field,
-    with_declared_names,
 )
 from penstock.protocol.api.consumers import (
     AckPolicy,
@@ -173,5 +172,4 @@ __all__ = [
     "decode_response",
     "encode",
     "unknown_field",
-    "with_declared_names",
 ]

@@ -17,26 +17,20 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import inspect
 
 from penstock.errors import JetStreamApiError, ProtocolError
+from penstock.protocol.json_names import REPAIR_MAX
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 ZERO_TIME = "0001-01-01T00:00:00Z"  # how the official server writes "no time"
-REPAIR_MAX = 256 * 1024
-"""Bytes up to which JSON with nulls or invalid UTF-8 is accepted. Rewriting it takes many times as long as
-decoding, and blocks the event loop."""
 
 # Plain str and int; the aliases are documentation.
 Rfc3339 = str
 DurationNs = int
 
 T = TypeVar("T")
-_Shape = dict[str, tuple[str, Any]]
-"""Lower-case member names of a struct -> declared name, and the shape of the member's value."""
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
-_OTHER_CASE = re.compile(rb'[{,]\s*"[^"]*[A-Z\x80-\xff]')  # start of a name, or of text in a list
 _LONG_NUMBER = re.compile(rb"\d{19}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -108,7 +102,6 @@ class PagedRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 _json_encoder = msgspec.json.Encoder()
 _json_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-_shapes: dict[Any, _Shape | None] = {}
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _head_decoder = msgspec.json.Decoder(ErrorResponse)
@@ -158,50 +151,6 @@ def _decode(kind: type[T], data: bytes) -> T:
         return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind)
     except msgspec.DecodeError as error:
         raise DecodeError(_explain(error)) from None
-
-
-def with_declared_names(kind: type, data: bytes) -> bytes:
-    """`data` with member names in the case that `kind` declares.
-
-    Go's decoder ignores the case of names at any depth. Bodies without a capital letter at the start of a
-    name cost one search only. Above REPAIR_MAX bytes names must match exactly.
-    """
-    if data.islower() or len(data) > REPAIR_MAX or _OTHER_CASE.search(data) is None:
-        return data
-    if kind not in _shapes:
-        _shapes[kind] = _shape_of(inspect.type_info(kind))
-    try:
-        return bytes(_renamed(msgspec.Raw(data), _shapes[kind]))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return data  # decode() reports the error
-
-
-def _shape_of(info: Any) -> _Shape | None:
-    if isinstance(info, inspect.StructType):
-        return {one.encode_name.lower(): (one.encode_name, _shape_of(one.type)) for one in info.fields}
-    if isinstance(info, inspect.ListType):
-        return _shape_of(info.item_type)
-    if isinstance(info, inspect.UnionType):
-        return next((shape for shape in map(_shape_of, info.types) if shape is not None), None)
-    return None
-
-
-def _renamed(raw: msgspec.Raw, shape: _Shape | None) -> msgspec.Raw:
-    begin = bytes(raw).lstrip()[:1]
-    if shape is None or begin not in (b"{", b"["):
-        return raw
-    if begin == b"[":
-        return msgspec.Raw(encode([_renamed(item, shape) for item in _items.decode(raw)]))
-    members = {}
-    for name, item in _members.decode(raw).items():
-        declared, inner = shape.get(folded(name), (name, None))
-        members[declared] = _renamed(item, inner)
-    return msgspec.Raw(encode(members))
-
-
-def folded(name: str) -> str:
-    """`name` in the case in which Go's decoder compares names of JSON members."""
-    return name.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")  # has no capital
 
 
 def unknown_field(value: Any, data: bytes) -> str | None:

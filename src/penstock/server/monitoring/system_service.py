@@ -29,9 +29,9 @@ from penstock import faults
 from penstock.errors import MisuseError
 from penstock.kernels.wire.sinks import Sink
 from penstock.net.reasons import CloseReason
-from penstock.protocol.api.base import with_declared_names
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
+from penstock.protocol.json_names import with_declared_names
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
 from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import VERSION
