@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from penstock.jetstream.stream import counter
 from penstock.jetstream.stream import stream_replica as stream
 from penstock.jetstream.stream.fast_batches import FastIngestBatches
 from penstock.jetstream.stream.message_schedules import MessageSchedules, ScheduledMessage
+from penstock.jetstream.stream.rollups import Rollups
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.stream.subject_transforms import make_mapper
 from penstock.kernels.log import records
@@ -310,11 +312,15 @@ def due_schedules_freed_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
     """A full disk gets room by blocks of schedules whose messages are not written."""
     store_scheduled = StreamReplica._store_scheduled
 
+    def freed(to: Rollups, filter_subject: bytes, seq: int, end_seq: int, looks: int) -> tuple[int, int]:
+        return to._stream.log.purge_part(filter_subject, seq, end_seq, looks, sys.maxsize)
+
     def unsaid(to: StreamReplica, produced: ScheduledMessage, ts: int) -> None:
         to.log.storing = False
         store_scheduled(to, produced, ts)
 
     patch.setattr(StreamReplica, "_store_scheduled", unsaid)
+    patch.setattr(Rollups, "_remove", freed)
 
 
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [

@@ -159,7 +159,7 @@ def test_a_consumer_whose_state_can_not_be_read_is_left_out_and_reported(
     consumer.store.write()
     bench.consumer("y", durable_name="y")
     assert bench.restarted().api("CONSUMER.NAMES.S")["consumers"] == ["y"]
-    assert "the state of consumer x can't be read" in caplog.text
+    assert "the state of consumer x cannot be read" in caplog.text
 
 
 def test_a_state_that_can_not_be_read_is_an_error_not_a_guess() -> None:
@@ -167,5 +167,5 @@ def test_a_state_that_can_not_be_read_is_an_error_not_a_guess() -> None:
     consumer = bench.consumer("x", durable_name="x")
     consumer.store.append(b"Z nonsense")
     state = AckState(AckPolicy.ACK_EXPLICIT)
-    with pytest.raises(StoreCorruptError, match="the state of consumer x can't be read"):
+    with pytest.raises(StoreCorruptError, match="the state of consumer x cannot be read"):
         consumer_state.Recorder(consumer.store, state, 1 << 16).recover(0)
