@@ -330,7 +330,8 @@ class Remover(threading.Thread):
         model = self.model
         present = list(model.acked.copy().items())[-2000:]  # copied at once: the filler goes on meanwhile
         wanted = [seq for seq, n in present if kind_of(n) == "keep" and seq not in model.asked_deleted]
-        wanted = [seq for seq in wanted if seq >= model.floor]
+        # Not model.floor: a purge may be done although the kill took its answer.
+        wanted = [seq for seq in wanted if seq >= model.asked_floor]
         if not wanted:
             self.connection.flush()
             return
