@@ -1,17 +1,16 @@
 # cython: auto_pickle=False
 """One hash table: from 64-bit keys to 64-bit values.
 
-A key is a number that was mixed, or the hash of what an entry is found by; then the value leads to the entry
-(a pointer, or a place), and whoever asks compares the entry itself, along table_first() and table_next(). The
-whole hash lies in the cell, so a look at an entry of another key is one in 2^64, and growing looks at no
-entry.
+A key is a mixed number, or the hash of an entry's name. In the second case the value is a pointer or an index of
+the entry, and the caller compares names while it iterates with table_first() and table_next(). A cell stores the
+whole hash: only one lookup in 2^64 reads the entry of another name, and growing reads no entry.
 
 Theory of operation. Open addressing, linear probing, at most half full. Removing moves those behind the gap up
 where they may, so that there are no tombstones, and probing ends at the first free cell whatever was removed
 before. A table of many entries that come and go keeps its capacity.
 
-Invariants: from the home of a taken cell to itself no cell is free; count is the number of taken cells. Who uses
-hashes of what a peer sends seeds them per process, so that nobody can prepare keys that collide.
+Invariants: from the home of a taken cell to itself no cell is free; count is the number of taken cells. A
+caller that hashes input of a peer seeds the hash per process, so that a peer cannot construct collisions.
 
 Four tables of the kernels are not this one, each for a reason that is written there: filters of literal subjects
 (routing/literals.pxd: a cell is half a word of tag in the entry's address, and is prefetched), subjects of a log and

@@ -1,6 +1,6 @@
 """Memory of the kernels: arrays that grow, rings, and pieces in whole cache lines.
 
-Ownership: whoever calls array_new(), array_zeroed() or array_grow() owns what it gets and passes it to free();
+Ownership: the caller of array_new(), array_zeroed() or array_grow() owns the memory and passes it to free();
 a ring is freed by ring_free(). Pointers into an array or a ring die when it grows. A failed allocation raises
 MemoryError and leaves the old memory as it was, with its owner.
 """

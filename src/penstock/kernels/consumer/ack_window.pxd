@@ -3,10 +3,10 @@
 The window is a ring of entries ordered by stream sequence, from the oldest pending one up to the newest
 delivered. An ack finds its entry by an offset guess (consumer sequences are dense where nothing was
 redelivered), else by binary search. Acked entries in the middle stay until the front moves over them, or
-until whoever owns the window has it compacted.
+until the owner of the window compacts it.
 
 The redelivery queue is a ring of stream sequences in the order in which they became due. Items may be stale
-(their message was settled meanwhile): whoever reads the front asks the window about it.
+(their message was settled meanwhile): the reader of the front looks it up in the window.
 
 Inline, without an extension of its own; the memory is a Ring's (base/memory.pxd).
 """

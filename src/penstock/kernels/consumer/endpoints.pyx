@@ -16,8 +16,8 @@ An AckSink takes every ack of a stream, finds the consumer by its token and keep
 numbers; what needs a decision (NAK, +WPI, +NXT, +TERM, an ack that wants a confirmation) waits as a tuple,
 with its place among the plain ones. Nothing is applied here: acks are applied once a tick.
 
-Invariant: an ack for an unknown consumer, or with numbers that are none, is refused: its sender hears that
-nobody listens.
+Invariant: an ack for an unknown consumer, or with malformed numbers, is refused: its sender gets
+"no responders".
 Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` a consumer (it would drop the router's caches
 whenever an ephemeral comes or goes); lists of Python tuples for acks (0.6 M/s).
 """
@@ -376,8 +376,8 @@ cdef class AckSink(Sink):
 
     Subscribe it on `$JS.ACK.<stream>.>` and on `$JS.ACK.<domain or _>.<account hash>.<stream>.>`: what
     follows the subscription's last dot-and-`>` is `<consumer>.<five numbers>`, in the longer form perhaps
-    with more tokens. An ack for an unknown consumer is refused, so that its sender hears that nobody
-    listens.
+    with more tokens. An ack for an unknown consumer is refused, so that its sender gets "no
+    responders".
     """
 
     def __cinit__(self):

@@ -10,7 +10,7 @@ itself, and says so with took(); whatever else may happen to a batch is decided 
 
 Invariants: `acked <= seq`; a batch is in a bucket from its start until it is forgotten, and open until it has
 a final answer; `due` holds exactly the open batches with `seq >= acked + msgs`. A batch is known by prefix and
-id together, so that nobody gets into another one's by its id alone. Of ended batches the last ENDED_KEPT stay
+id together, so that no publisher can enter another one's batch by its id alone. The last ENDED_KEPT ended batches stay
 known: a ping gets the final answer once more, and of what else their publishers had on its way, one message a
 tick is refused and the rest is dropped.
 
@@ -71,7 +71,7 @@ cdef class KeyTable:
     """Entries found by bytes that lie somewhere in a buffer: no key object is made to look.
 
     `members` owns the entries; the cells of `table` lead to them and own nothing. The hash is seeded per process,
-    so that nobody can prepare keys that collide. An entry is in at most one table, and no two have the same key.
+    so that a peer cannot construct collisions. An entry is in at most one table, and no two have the same key.
     Rejected: a dict by key (a key object for every look).
     """
 
@@ -324,7 +324,7 @@ cdef class FastBatches(KeyTable):
         self.took(batch, seq, stream_seq, duplicate)
 
     def end(self, FastBatch batch not None, bytes final not None):
-        """The batch is over; `final` is what its publisher is told, now and when it asks again."""
+        """Ends the batch. Its publisher gets `final`, now and in response to later pings."""
         self._close(batch)
         batch.final = final
         self.ended.append(batch)

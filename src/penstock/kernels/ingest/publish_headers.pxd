@@ -72,7 +72,7 @@ cdef class MessageIds:
     cdef readonly int64_t window_ns
     cdef readonly size_t count
     # Entries in order of time, between head and tail; a place is an offset since the first entry ever, so
-    # that moving the entries to the front of the arena changes nobody's place.
+    # that moving the entries to the front of the arena changes no offset.
     cdef char* arena
     cdef size_t capacity
     cdef uint64_t base              # place of the arena's first byte

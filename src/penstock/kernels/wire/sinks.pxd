@@ -19,7 +19,7 @@ cdef enum:
 # What delivering to a subscription reads and changes, in memory of its own (base/memory.pyx): with subject and sid of
 # up to 30 bytes together it is one cache line. It doubles as the entry of the table of literal filters.
 cdef struct SubscriptionEntry:
-    void* subscription          # whose it is, borrowed; NULL: a filter that has several (subjects.pyx)
+    void* subscription          # whose it is, borrowed; NULL: a filter that has several (subscription_index.pyx)
     void* receiver              # that one's Sink, borrowed; or the FilterState of the several
     uint64_t delivered
     uint32_t hash               # of the subject; for the table it is in
