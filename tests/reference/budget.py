@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 SHORT_NS = 25_000
 LONG_NS = 2_000_000
-CROWD_NS = 50_000_000
+CROWD_NS = 10_000_000
 
 
 @dataclass

@@ -20,6 +20,8 @@ from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.kernels.wire.ticks import (
     CROWD_NS,
     CROWDED_READ,
+    CROWDED_SMALL_READ,
+    HEAVY_NS,
     LONG_NS,
     SHORT_NS,
     WORK_MAX,
@@ -206,10 +208,28 @@ def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(wor
     client.read(REQUEST * 1000)
     while world.soon:
         world.turn()
+    assert room() == CROWDED_SMALL_READ
+    world.crowd()
+    client.read(b"PUB a 2048\r\n%s\r\n" % bytes(2048) * 7)
+    while world.soon:
+        world.turn()
     assert room() == CROWDED_READ
-    world.now_ns += 2 * CROWD_NS
+    world.now_ns += 2 * HEAVY_NS
     client.read(REQUEST)
     assert room() > whole // 2
+
+
+def test_what_many_clients_begin_with_leaves_long_parts_to_a_flood_soon_after(world: World) -> None:
+    flood = Client(world, "a")
+    flood.read(REQUEST * 1000)
+    while world.soon:
+        world.turn()
+    world.crowd()
+    world.now_ns += CROWD_NS
+    assert not world.budget.crowded
+    before = world.count("a")
+    flood.read(REQUEST * 1000)
+    assert world.count("a") - before == A_LONG_PART
 
 
 def test_a_message_larger_than_such_a_read_arrives_whole(world: World) -> None:

@@ -58,7 +58,7 @@ cdef class Ingress:
     cdef int work(self) except -1
     cdef int work_on(self, size_t n, bint full) except -1
     cdef bint yields(self) except -1
-    cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1
+    cdef bint note_weight(self, LoopBudget budget, size_t n, uint64_t messages, bint full) except -1
     cdef int unlooked_max(self) noexcept
     cdef bint is_over(self) except -1
     cdef int publish_frame(self, const Frame* f, Lookup* sought) except -1

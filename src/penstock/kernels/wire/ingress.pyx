@@ -24,7 +24,9 @@ from penstock.kernels.wire.dispatch cimport (
 )
 from penstock.kernels.wire.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
 from penstock.kernels.wire.sinks cimport Message
-from penstock.kernels.wire.ticks cimport CROWD, LIGHT, READ_CROWDED, SHORT, LoopBudget, TickTrigger
+from penstock.kernels.wire.ticks cimport (
+    HEAVY, LIGHT, READ_CROWDED, READ_CROWDED_SMALL, SHORT, SMALL_MESSAGE, LoopBudget, TickTrigger,
+)
 
 from penstock.faults import describe as describe_fault, note as note_fault
 
@@ -153,7 +155,7 @@ cdef class Ingress:
         try:
             if not self.is_direct:
                 self.work()
-                self.note_weight(budget, n, full)
+                self.note_weight(budget, n, self.sink.in_msgs - messages, full)
             else:
                 trigger.begin_read()
                 try:
@@ -161,7 +163,8 @@ cdef class Ingress:
                 except BaseException:
                     trigger.abandon_read()
                     raise
-                trigger.end_read(n, self.sink.in_msgs - messages, full, self.note_weight(budget, n, full))
+                messages = self.sink.in_msgs - messages
+                trigger.end_read(n, messages, full, self.note_weight(budget, n, messages, full))
                 if full:
                     # The loop reads a socket that fills the buffer up to 32 times in a row: they are one part.
                     self.used += budget.taken()
@@ -184,15 +187,18 @@ cdef class Ingress:
         budget = self.trigger.budget
         return self.fills_parts and budget.depth == 0 and budget.now() < min(self.heavy_until, budget.crowded_until)
 
-    cdef bint note_weight(self, LoopBudget budget, size_t n, bint full) except -1:
+    cdef bint note_weight(self, LoopBudget budget, size_t n, uint64_t messages, bint full) except -1:
         """Is the connection one with little to do, that should be answered soon, or one with much?"""
         cdef uint64_t taken = budget.taken()
         cdef bint crowded = budget.began < budget.crowded_until
         self.fills_parts = taken > SHORT // 2 or self.spent or self.filled
         if taken > LIGHT or self.spent or full or n > LIGHT_BYTES:
-            self.heavy_until = budget.began + CROWD
+            self.heavy_until = budget.began + HEAVY
         # The kernel's copy of a read makes others wait too, and takes longer than a part when it fills the buffer.
-        self.parser.view_max = READ_CROWDED if crowded and budget.began < self.heavy_until else 0
+        if not crowded or budget.began >= self.heavy_until:
+            self.parser.view_max = 0
+        else:
+            self.parser.view_max = READ_CROWDED_SMALL if n < messages * SMALL_MESSAGE else READ_CROWDED
         if budget.began >= self.heavy_until:
             budget.note_light()
             return True

@@ -9,9 +9,12 @@ cdef enum:
     SHORT = 25_000
     LONG = 2_000_000
     LIGHT = 50_000                  # the work of one read of a connection with little to do, at most
-    CROWD = 50_000_000
-# bytes
-    READ_CROWDED = 32 << 10         # of a connection with much to do, in a crowd
+    HEAVY = 50_000_000              # a connection that had much to do counts as one with much to do
+    CROWD = 10_000_000              # after a connection with little to do was active
+# bytes, of a read of a connection with much to do in a crowd
+    READ_CROWDED = 32 << 10
+    READ_CROWDED_SMALL = 16 << 10   # when it sends messages of less than SMALL_MESSAGE bytes
+    SMALL_MESSAGE = 1 << 10
 
 cdef class LoopBudget:
     cdef object call_soon

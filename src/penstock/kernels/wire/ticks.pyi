@@ -7,7 +7,9 @@ from penstock.kernels.wire.sinks import DirtyList
 SHORT_NS: int
 LONG_NS: int
 CROWD_NS: int
+HEAVY_NS: int
 CROWDED_READ: int
+CROWDED_SMALL_READ: int
 
 class LoopBudget:
     """How long the loop works for connections with much to do before all others have a turn.
