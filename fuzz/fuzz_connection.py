@@ -1,6 +1,6 @@
 """Fuzzes connections as a whole: `python fuzz/fuzz_connection.py -runs=10000 -max_total_time=60`.
 
-A server runs in this process; a connection is a `Connection` with its session, inlet and parser on a
+A server runs in this process; a connection is a `Connection` with its session, ingress and parser on a
 transport that is none. An input is either bytes as they are, or says which frames make up a session and how
 they are damaged, or which frames each of several connections sends, in accounts with mappings. Whatever it
 is: no exception escapes, other clients get their own messages and nothing else of the server's, connections
@@ -265,7 +265,7 @@ class World:
             if not flags & GOES_AT_ONCE:
                 await turns()
         for peer in peers.values():
-            pending = peer.connection._inlet.parser.pending
+            pending = peer.connection._ingress.parser.pending
             if pending > MAX_PAYLOAD + READ_AHEAD_BYTES:
                 raise AssertionError(f"the parser keeps {pending} bytes of a connection")
             peer.go()

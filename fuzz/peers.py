@@ -103,7 +103,7 @@ class Peer:
         if ends_ticks:
             assert server._tick is not None
             assert isinstance(self.connection, ServerConnection)
-            self.connection._inlet.trigger = server._tick.trigger
+            self.connection._ingress.trigger = server._tick.trigger
 
     def receive(self, data: bytes) -> None:
         """What arrives in one read, as far as there is room for it at a time."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.kernels.consumer.endpoints import AckSink
-from penstock.kernels.routing.account_imports import ImportSink, ReplyTable, Rewriter, ShadowSink
+from penstock.kernels.routing.account_imports import ReplyTable, Rewriter, ServiceImportSink, StreamImportSink
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Describe: TypeAlias = "Callable[[Sink | None, bool], bytes]"
 Measure: TypeAlias = "Callable[[Sink | None, bytes, bool], Measurement | None]"
 
-_INTERNAL = (ServiceSink, AckSink, ImportSink, ShadowSink)
+_INTERNAL = (ServiceSink, AckSink, ServiceImportSink, StreamImportSink)
 
 
 class _Key(NamedTuple):
@@ -113,7 +113,7 @@ class ImportRouter:
         """Takes over the current mappings of the exporting accounts."""
         for _, exporter, subscription in self._services.values():
             sink = subscription.sink
-            assert isinstance(sink, ImportSink)
+            assert isinstance(sink, ServiceImportSink)
             sink.mapper = exporter.mapper
 
     @property
@@ -122,7 +122,7 @@ class ImportRouter:
         thresholds = [
             sink.threshold_ns
             for _, _, subscription in self._services.values()
-            if isinstance(sink := subscription.sink, ImportSink)
+            if isinstance(sink := subscription.sink, ServiceImportSink)
         ]
         return min(thresholds, default=0)
 
@@ -144,7 +144,7 @@ class ImportRouter:
         self._table(importer)
         self._table(exporter)
         rewriter = Rewriter(made.local_tokens, made.remote_tokens) if made.renames else None
-        sink = ImportSink(
+        sink = ServiceImportSink(
             exporter.index,
             importer.index,
             rewriter=rewriter,
@@ -255,7 +255,7 @@ class ForwardingSubscriptions:
         subject = stream.filter_for(subscription.subject.decode("utf-8", "surrogateescape"))
         if subject is None:
             return
-        sink = ShadowSink(subscription, stream.inward, stream.allow_trace)
+        sink = StreamImportSink(subscription, stream.inward, stream.allow_trace)
         name = subject.encode("utf-8", "surrogateescape")
         forwarding_one = SinkSubscription(sink, name, subscription.queue, subscription.sid)
         stream.index.insert(forwarding_one)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.consumer.endpoints import Target
-from penstock.kernels.routing.account_imports import ImportSink, ReplyEnd, ReplyTable, Rewriter
+from penstock.kernels.routing.account_imports import ReplyEnd, ReplyTable, Rewriter, ServiceImportSink
 from penstock.kernels.wire.dispatch import ClientSink
 from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from penstock.routing.account import Account
@@ -291,7 +291,7 @@ def test_a_measured_request_ends_once() -> None:
 
     accounts = service()
     x, y = accounts.by_name["X"], accounts.by_name["Y"]
-    sink = ImportSink(
+    sink = ServiceImportSink(
         x.index, y.index, rewriter=None, mapper=None, share=False, streamed=False, threshold_ns=100,
         describe=lambda origin, share: b"", chain=lambda header, origin, share: b"",
         measure=lambda origin, header, has_reply: Measurement(),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kernels.base.memory import chunks_in_use, lines_in_use
+from penstock.kernels.base.memory import blocks_in_use, chunks_in_use
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
@@ -132,16 +132,16 @@ def test_a_subject_too_long_for_an_index_is_refused_and_its_subscription_goes_aw
 
 def test_memory_goes_back_when_subscriptions_go() -> None:
     gc.collect()
-    before = lines_in_use(), chunks_in_use()
+    before = blocks_in_use(), chunks_in_use()
     account = Account()
     for n in range(3000):
         account.insert(f"{'t' * SUBJECT_SIZES[n % len(SUBJECT_SIZES)]}.{n}")
         if n % 3 == 0:
             account.insert(f"{'t' * SUBJECT_SIZES[n % len(SUBJECT_SIZES)]}.{n}")
-    assert lines_in_use() > before[0] + 2000
+    assert blocks_in_use() > before[0] + 2000
     assert chunks_in_use() > before[1]
     del account
     gc.collect()
-    after = lines_in_use(), chunks_in_use()
+    after = blocks_in_use(), chunks_in_use()
     assert after[0] <= before[0]
     assert after[1] <= before[1]

@@ -1,1 +1,1 @@
-"""Primitives of the kernels: memory, tables, hints to the processor. Nothing here knows of messages."""
+"""Primitives of the kernels, independent of NATS: memory, hash tables, prefetch hints."""

@@ -1,4 +1,4 @@
-"""One hash table: from 64-bit keys to 64-bit values, the smallest thing that all users can build on."""
+"""The kernels' common hash table: from 64-bit keys to 64-bit values."""
 from libc.stdint cimport uint64_t
 
 # A value of 0 marks a free cell.
@@ -6,15 +6,15 @@ cdef struct Cell:
     uint64_t key
     uint64_t value
 
-# All zeros is an empty table. It owns its cells and nothing that values lead to; table_free() frees them.
+# All zeros is an empty table. It owns its cells, which table_free() frees, and nothing that values point to.
 cdef struct HashTable:
     Cell* cells
     size_t capacity         # a power of two, or 0
     size_t count
 
-# Takes out a cell that is taken, and closes the gap. Cells move.
+# Removes an occupied cell and closes the gap. Cells move.
 cdef void table_drop(HashTable* t, Cell* cell) noexcept nogil
-# More cells, for `count` entries at least.
+# Grows the table for at least `count` entries.
 cdef int table_enlarge(HashTable* t, size_t count) except -1
 cdef void table_free(HashTable* t) noexcept nogil
 
@@ -25,7 +25,7 @@ cdef inline size_t home_of(const HashTable* t, uint64_t key) noexcept nogil:
 
 
 cdef inline uint64_t mixed(uint64_t number) noexcept nogil:
-    """Another number for each number, whose low bits depend on all bits (Fibonacci hashing)."""
+    """A bijection whose low bits depend on all bits of the number (Fibonacci hashing)."""
     cdef uint64_t h = number * <uint64_t>0x9E3779B97F4A7C15
     return h ^ (h >> 32)
 
@@ -39,14 +39,14 @@ cdef inline void table_place(HashTable* t, uint64_t key, uint64_t value) noexcep
 
 
 cdef inline int table_reserve(HashTable* t, size_t count) except -1:
-    """Room for so many entries, so that adding them allocates nothing."""
+    """Makes room for that many entries, so that adding them allocates nothing."""
     if t.capacity // 2 < count:
         table_enlarge(t, count)
     return 0
 
 
 cdef inline int table_put(HashTable* t, uint64_t key, uint64_t value) except -1:
-    """Adds a value, which is not 0, even where the key has others. Cells move: pointers to them die."""
+    """Adds a nonzero value, even if the key has others. Cells move: pointers to them become invalid."""
     table_reserve(t, t.count + 1)
     table_place(t, key, value)
     t.count += 1
@@ -67,12 +67,12 @@ cdef inline Cell* table_first(const HashTable* t, uint64_t key) noexcept nogil:
 
 
 cdef inline Cell* table_next(const HashTable* t, const Cell* cell) noexcept nogil:
-    """The next one of the same key, or NULL: where keys are hashes, two entries may have the same."""
+    """The next cell of the same key, or NULL: if keys are hashes, two entries may share one."""
     return table_from(t, (<size_t>(cell - t.cells) + 1) & (t.capacity - 1), cell.key)
 
-# A table of numbers as an object: one value a key; in its cells the keys are mixed.
+# A table of numbers as an object: one value per key; its cells contain mixed keys.
 cdef class NumberMap:
     cdef HashTable table
-    cdef int get(self, uint64_t key, uint64_t* value) noexcept     # 1 when it is there
+    cdef int get(self, uint64_t key, uint64_t* value) noexcept     # 1 when found
     cdef int put(self, uint64_t key, uint64_t value) except -1     # value: not 0
     cdef void remove(self, uint64_t key) noexcept

@@ -1,7 +1,7 @@
-"""The kernels' hash table: what tests see of it."""
+"""The kernels' hash table, for tests."""
 
 class NumberMap:
-    """From numbers below 2**64 to numbers from 1 up to there."""
+    """Maps numbers below 2**64 to nonzero numbers below 2**64."""
 
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
@@ -9,10 +9,10 @@ class NumberMap:
     def __setitem__(self, key: int, value: int) -> None: ...
     def __delitem__(self, key: int) -> None: ...
     def add(self, key: int, value: int) -> None:
-        """Another value for a key."""
+        """Adds another value for a key."""
 
     def drop(self, key: int, value: int) -> None:
-        """Takes out one value of a key. Raises KeyError when it is not there."""
+        """Removes one value of a key. Raises KeyError when it is not there."""
 
     def all(self, key: int) -> list[int]:
         """The values of a key."""
@@ -21,7 +21,7 @@ class NumberMap:
         """[(key, value)], in no order."""
 
     def reserve(self, count: int) -> None:
-        """Room for so many entries."""
+        """Makes room for that many entries."""
 
     @property
     def capacity(self) -> int: ...

@@ -5,20 +5,20 @@ A key is a mixed number, or the hash of an entry's name. In the second case the 
 the entry, and the caller compares names while it iterates with table_first() and table_next(). A cell stores the
 whole hash: only one lookup in 2^64 reads the entry of another name, and growing reads no entry.
 
-Theory of operation. Open addressing, linear probing, at most half full. Removing moves those behind the gap up
-where they may, so that there are no tombstones, and probing ends at the first free cell whatever was removed
-before. A table of many entries that come and go keeps its capacity.
+Theory of operation. Open addressing, linear probing, at most half full. A removal moves later cells into the gap
+if they may, so that there are no tombstones, and a probe ends at the first free cell. A table keeps its capacity
+when entries are removed.
 
-Invariants: from the home of a taken cell to itself no cell is free; count is the number of taken cells. A
-caller that hashes input of a peer seeds the hash per process, so that a peer cannot construct collisions.
+Invariants: between the home of an occupied cell and the cell itself no cell is free; count is the number of occupied
+cells. A caller that hashes input of a peer seeds the hash per process, so that a peer cannot construct collisions.
 
-Four tables of the kernels are not this one, each for a reason that is written there: filters of literal subjects
-(routing/literals.pxd: a cell is half a word of tag in the entry's address, and is prefetched), subjects of a log and
-the edges of their trie (log/subject_state.pyx) and message ids (ingest/publish_headers.pyx: a quarter of the memory a
-cell, where there are millions).
+Four tables of the kernels are separate, each for a reason given in its module: filters of literal subjects
+(routing/literals.pxd: a cell is the entry's address with a tag in its low bits, and is prefetched), subjects of a log
+and the edges of their trie (log/subject_state.pyx) and message ids (ingest/publish_headers.pyx: a quarter of the
+memory per cell, with millions of entries).
 
-Rejected: chains (a pointer and an allocation an entry); a callback for comparing (a call a probe); one cell size
-for all (16 bytes for what is millions of 4-byte numbers).
+Rejected: chains (a pointer and an allocation per entry); a callback for comparing (a call per probe); one cell size
+for all (16 bytes for millions of 4-byte numbers).
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
@@ -53,7 +53,7 @@ cdef void table_drop(HashTable* t, Cell* cell) noexcept nogil:
         i = (i + 1) & mask
         if t.cells[i].value == 0:
             break
-        # A cell may move into the gap unless its home lies behind the gap (cyclically).
+        # A cell may move into the gap unless its home lies after the gap (cyclically).
         if ((i - home_of(t, t.cells[i].key)) & mask) >= ((i - gap) & mask):
             t.cells[gap] = t.cells[i]
             gap = i
@@ -68,13 +68,13 @@ cdef void table_free(HashTable* t) noexcept nogil:
 
 
 cdef uint64_t unmixed(uint64_t h) noexcept nogil:
-    """The number that mixed() made h of."""
+    """The inverse of mixed()."""
     h ^= h >> 32
     return h * <uint64_t>0xF1DE83E19937733D
 
 
 cdef class NumberMap:
-    """One value, which is not 0, for each number."""
+    """Maps each number to one nonzero value."""
 
     def __dealloc__(self):
         table_free(&self.table)
@@ -120,13 +120,13 @@ cdef class NumberMap:
         self.remove(key)
 
     def add(self, uint64_t key, uint64_t value):
-        """Another value for a key."""
+        """Adds another value for a key."""
         if value == 0:
             raise ValueError("0 marks a free cell")
         table_put(&self.table, mixed(key), value)
 
     def drop(self, uint64_t key, uint64_t value):
-        """Takes out one value of a key. Raises KeyError when it is not there."""
+        """Removes one value of a key. Raises KeyError when it is not there."""
         cdef Cell* cell = table_first(&self.table, mixed(key))
         while cell != NULL and cell.value != value:
             cell = table_next(&self.table, cell)
@@ -152,7 +152,7 @@ cdef class NumberMap:
         ]
 
     def reserve(self, size_t count):
-        """Room for so many entries."""
+        """Makes room for that many entries."""
         table_reserve(&self.table, count)
 
     @property

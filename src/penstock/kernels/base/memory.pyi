@@ -1,7 +1,7 @@
-"""Memory of the kernels: what tests see of it."""
+"""Memory of the kernels, for tests."""
 
 def capacity_after(capacity: int, count: int, width: int, first: int) -> int:
-    """The capacity of an array that grows for `count` items of `width` bytes; 0: no memory is as large."""
+    """The capacity of an array that grows for `count` items of `width` bytes; 0: its size would overflow."""
 
 class NumberQueue:
     """Numbers below 2**64, first in, first out; the kernels' ring for Python."""
@@ -10,17 +10,17 @@ class NumberQueue:
     def __len__(self) -> int: ...
     def __getitem__(self, i: int) -> int: ...
     def push(self, number: int) -> None:
-        """Adds one behind the others."""
+        """Appends a number."""
 
     def pop(self) -> int:
-        """Takes the oldest one. Raises IndexError when there is none."""
+        """Removes and returns the oldest number. Raises IndexError when the queue is empty."""
 
     def clear(self) -> None: ...
     @property
     def capacity(self) -> int: ...
 
-def lines_in_use() -> int:
-    """Pieces of up to four lines that are taken and not given back."""
+def blocks_in_use() -> int:
+    """Allocated blocks of up to four lines."""
 
 def chunks_in_use() -> int:
-    """Chunks of 64 KiB that those lie in."""
+    """Chunks of 64 KiB that contain those blocks."""

@@ -1,26 +1,25 @@
 # cython: auto_pickle=False
-"""Memory of the kernels: arrays that grow, rings, and pieces in whole cache lines.
+"""Memory of the kernels: growing arrays, rings, and a slab allocator in whole cache lines.
 
 Arrays and rings grow by doubling. Sizes are checked before they are multiplied, so a count that came from a peer
 or a file raises MemoryError instead of wrapping around. An array has no struct of its own: its owner has a typed
-pointer and a capacity, so that the compiler knows the items where they are used, and indexing costs what it costs in
-C.
+pointer and a capacity, so that the compiler knows the type of the items, and indexing costs what it costs in C.
 
-Rejected: a struct of void pointer, count and width (an indirection and a multiplication an access, and a cast at
-each of them); C++ containers (exceptions through C frames, and every kernel linked with its library).
+Rejected: a struct of void pointer, count and width (an indirection, a multiplication and a cast per access);
+C++ containers (exceptions through C frames, and every kernel linked with its library).
 
-Memory in whole cache lines, for what is read and written at random places in very large numbers.
+The slab allocator provides blocks of whole cache lines, for large numbers of objects with random access.
 
-Theory of operation. Pieces of one to LINES_MAX lines are cut from chunks, each chunk for one size. A chunk
-begins at a multiple of its size, so that a piece finds its chunk by masking its address. A size's chunks with
-free pieces hang in a list; one that is all free goes back to the system.
+Theory of operation. Blocks of one to LINES_MAX lines are cut from chunks, each chunk for one size. A chunk
+is aligned to its size, so that masking a block's address gives its chunk. The chunks of a size that have
+free blocks form a list; a chunk without allocated blocks is freed.
 
-Invariants: a piece never shares a line with another one; memory follows what is in use, as far as pieces of
-one chunk go together. Under the GIL, like all kernels.
+Invariants: two blocks never share a line; a chunk is freed with its last block, so memory shrinks as far as the
+blocks of a chunk are freed together. Needs the GIL, like all kernels.
 
-Rejected: malloc (its header puts nearly every piece across two lines); posix_memalign for each piece (a
-hundred thousand of one line took twice the memory); huge pages (a tenth of the waiting at random places of
-8 MiB, for 2 MiB at rest).
+Rejected: malloc (its header puts nearly every block across two lines); posix_memalign for each block (a
+hundred thousand of one line took twice the memory); huge pages (they save a tenth of the waiting for random accesses
+to 8 MiB, and an idle process takes 2 MiB more).
 """
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -57,7 +56,7 @@ cdef void* array_zeroed(size_t count, size_t width, const char* what) except NUL
 
 
 cdef size_t capacity_for(size_t capacity, size_t count, size_t width, size_t first) noexcept nogil:
-    """The capacity that array_grow() takes; 0: no memory can be as large."""
+    """The capacity to which array_grow() grows; 0: the size would overflow."""
     if count > BYTES_MAX // width:
         return 0
     if capacity == 0:
@@ -94,7 +93,7 @@ cdef void* array_shrink(void* p, size_t* capacity, size_t count, size_t width) n
 
 
 def capacity_after(size_t capacity, size_t count, size_t width, size_t first):
-    """The capacity of an array that grows for `count` items; 0: no memory is as large. For tests."""
+    """The capacity of an array that grows for `count` items; 0: its size would overflow. For tests."""
     return capacity if count <= capacity else capacity_for(capacity, count, width, first)
 
 
@@ -113,7 +112,7 @@ cdef void ring_free(Ring* r) noexcept:
 
 
 cdef int ring_grow(Ring* r, size_t width, const char* what) except -1:
-    """Doubles; the oldest item comes to the front, so that all lie in one piece."""
+    """Doubles the capacity and moves the oldest item to index 0, so that the items are contiguous."""
     cdef size_t first = r.capacity - r.head
     cdef void* items
     if r.capacity > BYTES_MAX // width // 2:
@@ -148,11 +147,11 @@ cdef class NumberQueue:
         return (<uint64_t*>ring_at(&self.ring, i, sizeof(uint64_t)))[0]
 
     def push(self, uint64_t number):
-        """Adds one behind the others."""
+        """Appends a number."""
         (<uint64_t*>ring_push(&self.ring, sizeof(uint64_t), b"numbers"))[0] = number
 
     def pop(self):
-        """Takes the oldest one. Raises IndexError when there is none."""
+        """Removes and returns the oldest number. Raises IndexError when the queue is empty."""
         cdef uint64_t number
         if self.ring.count == 0:
             raise IndexError("the queue is empty")
@@ -174,31 +173,31 @@ cdef extern from *:
     """
     #ifdef _WIN32
     #include <malloc.h>
-    static void* take_aligned(size_t n) { return _aligned_malloc(n, n); }
-    static void give_aligned(void* p) { _aligned_free(p); }
+    static void* alloc_aligned(size_t n) { return _aligned_malloc(n, n); }
+    static void free_aligned(void* p) { _aligned_free(p); }
     #else
     #include <stdlib.h>
-    static void* take_aligned(size_t n) { void* p; return posix_memalign(&p, n, n) == 0 ? p : NULL; }
-    static void give_aligned(void* p) { free(p); }
+    static void* alloc_aligned(size_t n) { void* p; return posix_memalign(&p, n, n) == 0 ? p : NULL; }
+    static void free_aligned(void* p) { free(p); }
     #endif
     """
-    void* take_aligned(size_t n) noexcept nogil
-    void give_aligned(void* p) noexcept nogil
+    void* alloc_aligned(size_t n) noexcept nogil
+    void free_aligned(void* p) noexcept nogil
 
 cdef enum:
     CHUNK = 64 * 1024       # bytes
-    LINES_MAX = 4           # of a piece that comes from a chunk
+    LINES_MAX = 4           # of a block that comes from a chunk
 
-# Lies in the first line of its chunk.
+# The header of a chunk, in its first line.
 cdef struct Chunk:
-    Chunk* before           # in the list of those with free pieces; NULL: the first, or none
+    Chunk* before           # in the list of chunks with free blocks; NULL: the first, or not in it
     Chunk* after
-    void* free              # the first free piece; each holds the address of the next one
-    uint32_t used           # pieces that are taken
-    uint32_t cut            # bytes of the chunk that are, or were, in use
+    void* free              # the first free block; each contains the address of the next one
+    uint32_t used           # allocated blocks
+    uint32_t cut            # bytes of the chunk that were ever allocated
 
 cdef Chunk* with_room[LINES_MAX + 1]
-cdef size_t num_pieces = 0
+cdef size_t num_blocks = 0
 cdef size_t num_chunks = 0
 
 
@@ -223,8 +222,8 @@ cdef void unlink(Chunk* chunk, size_t lines) noexcept:
         chunk.after.before = chunk.before
 
 
-cdef void* take_large(size_t n) noexcept:
-    """From malloc; where that began stands just before the first line."""
+cdef void* alloc_large(size_t n) noexcept:
+    """Over-allocates with malloc and stores the original pointer before the aligned block, for free()."""
     cdef void* whole = malloc(n + LINE + sizeof(void*))
     cdef void** begin
     if whole == NULL:
@@ -238,37 +237,37 @@ cdef void* slab_alloc(size_t n) noexcept:
     cdef size_t lines = (n + LINE - 1) // LINE
     cdef size_t size = lines * LINE
     cdef Chunk* chunk
-    cdef void* piece
-    global num_pieces, num_chunks
+    cdef void* block
+    global num_blocks, num_chunks
     if lines > LINES_MAX:
-        return take_large(n)
+        return alloc_large(n)
     chunk = with_room[lines]
     if chunk == NULL:
-        chunk = <Chunk*>take_aligned(CHUNK)
+        chunk = <Chunk*>alloc_aligned(CHUNK)
         if chunk == NULL:
             return NULL
         chunk.free = NULL
         chunk.used, chunk.cut = 0, LINE
         link(chunk, lines)
         num_chunks += 1
-    piece = chunk.free
-    if piece != NULL:
-        chunk.free = (<void**>piece)[0]
+    block = chunk.free
+    if block != NULL:
+        chunk.free = (<void**>block)[0]
     else:
-        piece = <char*>chunk + chunk.cut
+        block = <char*>chunk + chunk.cut
         chunk.cut += <uint32_t>size
     chunk.used += 1
-    num_pieces += 1
+    num_blocks += 1
     if is_full(chunk, size):
         unlink(chunk, lines)
-    return piece
+    return block
 
 
 cdef void slab_free(void* p, size_t n) noexcept:
     cdef size_t lines = (n + LINE - 1) // LINE
     cdef Chunk* chunk
     cdef bint was_full
-    global num_pieces, num_chunks
+    global num_blocks, num_chunks
     if lines > LINES_MAX:
         free((<void**>p)[-1])
         return
@@ -277,20 +276,20 @@ cdef void slab_free(void* p, size_t n) noexcept:
     (<void**>p)[0] = chunk.free
     chunk.free = p
     chunk.used -= 1
-    num_pieces -= 1
+    num_blocks -= 1
     if was_full:
         link(chunk, lines)
     if chunk.used == 0:
         unlink(chunk, lines)
         num_chunks -= 1
-        give_aligned(chunk)
+        free_aligned(chunk)
 
 
-def lines_in_use():
-    """Pieces of up to LINES_MAX lines that are taken and not given back."""
-    return num_pieces
+def blocks_in_use():
+    """Allocated blocks of up to LINES_MAX lines."""
+    return num_blocks
 
 
 def chunks_in_use():
-    """Chunks that those lie in."""
+    """Chunks that contain those blocks."""
     return num_chunks

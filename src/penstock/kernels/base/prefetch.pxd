@@ -1,4 +1,4 @@
-"""Hints to the processor: memory that will be looked at soon may get into its cache."""
+"""Prefetch hints: bring memory that is needed soon into the processor's cache."""
 
 
 cdef extern from *:

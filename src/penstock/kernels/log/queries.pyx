@@ -240,7 +240,7 @@ cdef class DirectGets(ServiceSink):
             and m.reply_len and not m.header_len and not is_closed(sub) and not self.answering
             and self.try_answer(p + VERB_SIZE, m.subject_len - prefix - VERB_SIZE, m)
         ):
-            sub.interest.delivered += 1
+            sub.entry.delivered += 1
             note_call(origin)
             return 1
         return ServiceSink.deliver(self, sub, m, origin)

@@ -8,28 +8,28 @@ from penstock.kernels.routing.subscription_index cimport AwaitedReplies, MatchRe
 
 cpdef enum ReplyEnd:
     REPLY_DONE = 0          # answered
-    REPLY_UNDELIVERED = 1   # nobody took the request, or its answer
-    REPLY_EXPIRED = 2       # the response threshold is over
-    REPLY_UNWANTED = 3      # who asked listens no more
+    REPLY_UNDELIVERED = 1   # no receiver for the request or for its reply
+    REPLY_EXPIRED = 2       # the response threshold has passed
+    REPLY_UNWANTED = 3      # the requester has unsubscribed
 
-# What subjects of one filter are called elsewhere.
+# Rewrites subjects that match one filter.
 cdef class Rewriter:
-    cdef size_t wanted              # tokens of the source that have to be found
-    cdef size_t count               # pieces
-    cdef Py_ssize_t* tokens         # per piece: number of the source's token; TEXT or TAIL
-    cdef list texts                 # per piece: its text, or None
-    cdef size_t tail                # the source's token at which its tail begins
+    cdef size_t wanted              # tokens of the source that have to be located
+    cdef size_t count               # parts of the destination
+    cdef Py_ssize_t* tokens         # per part: index of the source's token; TEXT or TAIL
+    cdef list texts                 # per part: its text, or None
+    cdef size_t tail                # index of the source's token at which its tail begins
     cdef const char** starts        # of the source's tokens, scratch
-    cdef OutBuffer out              # what the last rewrite() made
+    cdef OutBuffer out              # result of the last rewrite()
     cdef int rewrite(self, const char* subject, size_t n) except -1
 
-# Takes part in what an import does: routes in place of it. For traces.
+# Replaces the routing step of a service import. Used by message traces.
 cdef class RouteHook:
     cdef readonly bint only         # nothing is delivered: no answer will come
-    cdef int route(self, ImportSink sink, const Message* m, Sink origin) except -1
+    cdef int route(self, ServiceImportSink sink, const Message* m, Sink origin) except -1
 
 # A service of another account, in the index of the importing one.
-cdef class ImportSink(Sink):
+cdef class ServiceImportSink(Sink):
     cdef readonly SubscriptionIndex index       # of the exporting account
     cdef ReplyTable replies                     # of the exporting account
     cdef SubscriptionIndex home                 # of the importing account
@@ -41,39 +41,39 @@ cdef class ImportSink(Sink):
     cdef object describe, chain, measure
     cdef OutBuffer body
     cdef readonly bint allow_trace              # do traces go on in the exporting account?
-    cdef RouteHook hook                         # None, or routes the message that comes now
-    cdef bytes asked_for                        # its subject in the importing account, for the hook
+    cdef RouteHook hook                         # None, or routes the current message
+    cdef bytes requested_subject                # its subject in the importing account, for the hook
     cdef bint busy
     cdef int pass_on(self, SinkSubscription sub, const Message* m, Sink origin, bint chained) except -1
     cdef bytes info(self, Sink origin)
     cdef int add_info(self, Message* m, Sink origin, bint chained) except -1
     cdef int put_body(self, Message* m, const char* header, size_t header_len, bytes info) except -1
 
-# Who awaits the answers to one request.
+# Forwards the replies to one request to the requester.
 cdef class ReplySink(Sink):
-    cdef readonly SinkSubscription subscription     # its subject is where answers go; in no index
-    cdef readonly bytes to                      # the reply subject of who asked (of a fast batch: the first)
+    cdef readonly SinkSubscription subscription     # its subject receives the replies; it is in no index
+    cdef readonly bytes to                      # the requester's reply subject (of a fast batch: the first)
     cdef bytes family                           # of a fast batch: `<prefix>.<id>` of its replies; else None
     cdef size_t prefix_len                      # of the prefix
-    cdef readonly SubscriptionIndex index       # of who asked
-    cdef readonly int64_t at                    # ns: the request, or the last answer
+    cdef readonly SubscriptionIndex index       # of the requester's account
+    cdef readonly int64_t at                    # ns: time of the request, or of the last reply
     cdef readonly int64_t threshold_ns
     cdef readonly bint streamed
     cdef readonly object measurement
-    cdef ReplyTable table                       # where it is; and of who asked
-    cdef ReplyTable asking
+    cdef ReplyTable table                       # of the exporting account, which holds this sink
+    cdef ReplyTable asking                      # of the requester's account
     cdef MatchResult match
     cdef bint has_interest(self) except -1
 
-# The requests that an account has not answered yet.
+# The open requests to an account's services.
 cdef class ReplyTable(AwaitedReplies):
     cdef SubscriptionIndex index
     cdef dict waiting                           # {subject: ReplySink}
-    cdef dict families                          # {(index of who asks, `<prefix>.<id>`): ReplySink}
-    # {reply subject: what it waits for in other accounts, a ReplySink, or a dict of several}
+    cdef dict families                          # {(requester's index, `<prefix>.<id>`): ReplySink}
+    # {reply subject in this account: its ReplySink in another account's table, or a dict of several}
     cdef dict asked
     cdef object clock
-    cdef public object on_first                 # None, or called when the first one waits
+    cdef public object on_first                 # None, or called when the table stops being empty
     cdef readonly bytes prefix
     cdef uint64_t random_state
     cdef ReplySink open(
@@ -91,8 +91,8 @@ cdef class ReplyTable(AwaitedReplies):
     cdef int end_unwanted(self, bytes to) except -1
     cdef ReplySink _waiting_for(self, const char* subject, size_t n)
 
-# A stream of another account, in the index of the exporting one: one for each subscription that gets it.
-cdef class ShadowSink(Sink):
+# An imported stream, in the exporting account's index: one for each subscription of the importing account.
+cdef class StreamImportSink(Sink):
     cdef readonly SinkSubscription target
     cdef Rewriter rewriter
     cdef readonly bint allow_trace              # do traces go on in the importing account?
@@ -101,5 +101,5 @@ cdef int hand_over(SinkSubscription sub, const Message* shown, const Message* in
 cdef int route_imported(
     SubscriptionIndex index, const Message* shown, const Message* inner, Sink origin
 ) except -1
-# What a message to `sub`, a shadow's subscription, is called where it stands for another one.
-cdef bytes local_name(ShadowSink shadow, SinkSubscription sub, const Message* m)
+# The subject of a message in the importing account; `sub` is the subscription of `stream_import`.
+cdef bytes local_name(StreamImportSink stream_import, SinkSubscription sub, const Message* m)

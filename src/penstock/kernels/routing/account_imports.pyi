@@ -1,4 +1,4 @@
-"""What Python sees of messages across accounts."""
+"""Python interface of messages across accounts."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -19,26 +19,26 @@ class Measurement(Protocol):
     def ended(self, why: int) -> object: ...
 
 class Rewriter:
-    """Subjects that a source filter matches, under other names.
+    """Rewrites subjects that match a source filter.
 
-    source, destination -- the tokens of two filters; a number is a `*`, the same one in both.
+    source, destination -- the tokens of two filters; equal numbers stand for the same `*`.
     """
 
     def __init__(self, source: Sequence[str | int], destination: Sequence[str | int]) -> None: ...
     def apply(self, subject: bytes) -> bytes:
-        """What a subject, or a filter that the source covers, is called."""
+        """Rewrites a subject, or a filter that the source covers."""
 
-class ImportSink(Sink):
+class ServiceImportSink(Sink):
     """Requests to a service of another account.
 
     index, home -- of the exporting and of the importing account; both have a ReplyTable as `replies`.
     rewriter -- from the importing account's subjects to the exporting one's; None = the same.
     mapper -- mappings of the exporting account, or None.
-    share -- does the service learn who asks? streamed -- may a request have more than one answer?
-    threshold_ns -- how long an answer is waited for.
-    describe -- callable(origin, share) -> JSON of the header that says who asks, b"" for none.
+    share -- send the requester's details to the service? streamed -- may a request have several replies?
+    threshold_ns -- how long to wait for a reply.
+    describe -- callable(origin, share) -> JSON of the header that identifies the requester, b"" for none.
     chain -- callable(header block, origin, share) -> the same for a request that was imported before.
-    measure -- None, or callable(origin, header block, has it a reply) -> None or a measurement.
+    measure -- None, or callable(origin, header block, has a reply subject) -> None or a measurement.
     allow_trace -- do traces of messages go on in the exporting account?
     """
 
@@ -68,10 +68,10 @@ class ImportSink(Sink):
     ) -> None: ...
 
 class ReplySink(Sink):
-    """Answers to one request.
+    """Forwards the replies to one request.
 
-    subscription -- its subject is where answers go. to -- the reply subject of who asked, in `index`.
-    at -- ns: the request, or the last answer.
+    subscription -- its subject receives the replies. to -- the requester's reply subject, in `index`.
+    at -- ns: time of the request, or of the last reply.
     """
 
     @property
@@ -90,10 +90,10 @@ class ReplySink(Sink):
     def measurement(self) -> Measurement | None: ...
 
 class ReplyTable(AwaitedReplies):
-    """Requests that an account's services have not answered.
+    """The open requests to an account's services.
 
     index -- of the account. clock -- ns since 1970. seed -- 64 bits, for subjects that cannot be guessed.
-    on_first -- None, or called when the first one waits.
+    on_first -- None, or called when the table stops being empty.
     """
 
     on_first: Callable[[], object] | None
@@ -102,16 +102,16 @@ class ReplyTable(AwaitedReplies):
     def __init__(self, index: SubscriptionIndex, clock: Callable[[], int], seed: int) -> None: ...
     def __len__(self) -> int: ...
     def sinks(self) -> list[ReplySink]:
-        """All that wait, oldest request first."""
+        """All open requests, oldest first."""
 
     def close(self, sink: ReplySink, why: int) -> int:
-        """Awaits no more answers for it. why: a ReplyEnd."""
+        """Closes a request: later replies are dropped. why: a ReplyEnd."""
 
     def expire(self, now: int) -> int:
-        """Ends what has waited for its threshold; returns how many still wait."""
+        """Closes requests past their threshold; returns how many stay open."""
 
-class ShadowSink(Sink):
-    """Gives a subscription of another account what this account publishes.
+class StreamImportSink(Sink):
+    """Delivers messages of this account to a subscription of another account.
 
     target -- the subscription. rewriter -- from this account's subjects to the other's, None = the same.
     allow_trace -- do traces of messages go on in the other account?

@@ -1,24 +1,24 @@
 # cython: auto_pickle=False
 """Messages across accounts.
 
-A *service* import is a sink in the importing account's index, ImportSink: it gives the subject its name in the
-exporting account, puts who asks into a header, and routes there. Where the request has a reply, a ReplySink
-awaits the answers: they come on a subject made up for this request, which only the exporting account's
-ReplyTable knows, and are routed to the reply in the importing account.
+A *service* import is a ServiceImportSink in the importing account's index. It rewrites the subject to that of the
+exporting account, adds a header that identifies the requester, and routes there. When the request has a reply
+subject, a ReplySink forwards the replies: the service replies to a subject generated for this request, which only
+the exporting account's ReplyTable knows, and the sink routes them to the reply subject in the importing account.
 
-A *stream* import is a ShadowSink in the exporting account's index for each subscription of the importing one
-that should get it. So queue groups span both accounts, and a consumer sees its receivers, as on the official
-server.
+A *stream* import is a StreamImportSink in the exporting account's index for each matching subscription of the
+importing account. So queue groups span both accounts, and a consumer sees its receivers, as on the official server.
 
-Answers are awaited until they came, their time is over, or the last subscription to where they should go ends.
+A request stays open until its reply arrives, its threshold passes, or the last subscription to its reply subject
+ends.
 
-Invariants: a message that came by a service import reaches no imported stream (as there). A sink is never
-within its own pass_on() twice, so cycles end. Answers are awaited in no index: an index would drop its cache
-for each of them.
+Invariants: a message that arrived through a service import reaches no stream import (as on the official server). A
+sink never re-enters its own pass_on(), so cycles end. Reply subjects are in no index: an insert would invalidate
+cached lookups for every request.
 
-Rejected: ServiceSinks in Python (a request would make some ten objects; here it is the ReplySink, its
-subscription and two subjects); one stream import as one sink that routes again in the importing account
-(queue groups would be apart, and consumers would not see who is slow).
+Rejected: ServiceSinks in Python (a request would create about ten objects; here it creates the ReplySink, its
+subscription and two subjects); one sink for a whole stream import that routes again in the importing account
+(queue groups would not span accounts, and consumers would not see which receiver is slow).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
@@ -30,14 +30,14 @@ from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport ClientSink, SubjectMapper
 from penstock.kernels.ingest.batches cimport FastSubject, parse_subject
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard, token_end
-from penstock.kernels.wire.sinks cimport INTEREST_CLOSED, Message, Sink, SinkSubscription, is_closed
+from penstock.kernels.wire.sinks cimport SUBSCRIPTION_CLOSED, Message, Sink, SinkSubscription, is_closed
 from penstock.kernels.routing.subscription_index cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
 from penstock.faults import note
 
 cdef enum:
-    TEXT = -1               # a piece that is text
-    TAIL = -2               # a piece that is the rest of the source
+    TEXT = -1               # a part that is text
+    TAIL = -2               # a part that is the rest of the source
     ID_LEN = 6
 
 cdef bytes INFO_NAME = b"Nats-Request-Info:"
@@ -45,13 +45,13 @@ cdef bytes INFO_HEADER = INFO_NAME + b" "
 cdef bytes VERSION_LINE = b"NATS/1.0\r\n"
 cdef bytes LINE_END = b"\r\n"
 cdef bytes DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-cdef MatchResult NOBODY = SubscriptionIndex().match(b"_")
+cdef MatchResult NO_RECEIVERS = SubscriptionIndex().match(b"_")
 
 
 cdef class Rewriter:
-    """Subjects that a source filter matches, under other names.
+    """Rewrites subjects that match a source filter.
 
-    Args: source, destination: the tokens of two filters; a number is a `*`, the same one in both.
+    Args: source, destination: the tokens of two filters; equal numbers stand for the same `*`.
     """
 
     def __cinit__(self, source, destination):
@@ -80,12 +80,12 @@ cdef class Rewriter:
         free(self.starts)
 
     def apply(self, bytes subject not None):
-        """What a subject, or a filter that the source covers, is called."""
+        """Rewrites a subject, or a filter that the source covers."""
         self.rewrite(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
         return PyBytes_FromStringAndSize(self.out.data, <Py_ssize_t>self.out.size)
 
     cdef int rewrite(self, const char* subject, size_t n) except -1:
-        """Leaves the other name in `out`."""
+        """Writes the rewritten subject to `out`."""
         cdef const char* end = subject + n
         cdef const char* p = subject
         cdef const char* stop
@@ -115,25 +115,25 @@ cdef class Rewriter:
         return 0
 
 
-# --- routing what was imported
+# --- routing of imported messages
 
 cdef int hand_over(
     SinkSubscription sub, const Message* shown, const Message* inner, Sink origin
 ) except -1:
-    """To one subscription of the other account."""
-    if is_closed(sub) or isinstance(sub.sink, ShadowSink):
+    """Delivers to one subscription of the other account."""
+    if is_closed(sub) or isinstance(sub.sink, StreamImportSink):
         return 0
-    if isinstance(sub.sink, ImportSink):
-        return (<ImportSink>sub.sink).pass_on(sub, inner, origin, True)
+    if isinstance(sub.sink, ServiceImportSink):
+        return (<ServiceImportSink>sub.sink).pass_on(sub, inner, origin, True)
     return sub.sink.deliver(sub, shown if sub.sink.shows_stored else inner, origin)
 
 
 cdef int route_imported(
     SubscriptionIndex index, const Message* shown, const Message* inner, Sink origin
 ) except -1:
-    """To everybody interested in inner.subject, exported streams aside; returns how many took it.
+    """Delivers to the receivers of inner.subject, except stream imports; returns how many accepted it.
 
-    shown -- what those get who see the subject a message was stored with.
+    shown -- the message for receivers that see the subject a message was stored with.
     """
     cdef MatchResult result = index.lookup(inner.subject, inner.subject_len)
     cdef list plain = result.plain
@@ -162,23 +162,23 @@ cdef inline bint is_ack(const char* s, size_t n) noexcept nogil:
 # --- services
 
 cdef class RouteHook:
-    """Takes part in what an import does: routes in place of it. On its own it routes nowhere."""
+    """Replaces the routing step of a service import. The base class routes nowhere."""
 
-    cdef int route(self, ImportSink sink, const Message* m, Sink origin) except -1:
+    cdef int route(self, ServiceImportSink sink, const Message* m, Sink origin) except -1:
         return 0
 
 
-cdef class ImportSink(Sink):
+cdef class ServiceImportSink(Sink):
     """Requests to a service of another account.
 
     Args:
         index, home: of the exporting and of the importing account; both have a ReplyTable.
         rewriter: from the importing account's subjects to the exporting one's; None = the same.
         mapper: mappings of the exporting account, or None.
-        share: does the service learn who asks?
-        streamed: may a request have more than one answer?
-        threshold_ns: how long an answer is waited for.
-        describe: callable(origin, share) -> JSON of the header that says who asks, b"" for none.
+        share: send the requester's details to the service?
+        streamed: may a request have several replies?
+        threshold_ns: how long to wait for a reply.
+        describe: callable(origin, share) -> JSON of the header that identifies the requester, b"" for none.
         chain: callable(header block, origin, share) -> the same for a request that was imported before.
         measure: None, or callable(origin, header block, has a reply) -> None or a measurement, which has
             answered(origin) and ended(ReplyEnd).
@@ -213,7 +213,7 @@ cdef class ImportSink(Sink):
             return 0
 
     cdef int pass_on(self, SinkSubscription sub, const Message* m, Sink origin, bint chained) except -1:
-        """chained: another import led here."""
+        """chained: the message arrived through another import."""
         cdef Message out = m[0]
         cdef ReplySink reply = None
         cdef FastSubject fast
@@ -223,7 +223,7 @@ cdef class ImportSink(Sink):
             return 0
         self.busy = True
         try:
-            sub.interest.delivered += 1
+            sub.entry.delivered += 1
             if self.rewriter is not None:
                 self.rewriter.rewrite(m.subject, m.subject_len)
                 out.subject, out.subject_len = self.rewriter.out.data, self.rewriter.out.size
@@ -260,7 +260,7 @@ cdef class ImportSink(Sink):
             self.busy = False
 
     cdef bytes info(self, Sink origin):
-        """What the service is told of who asks."""
+        """The client info that the service receives, cached in the client's sink."""
         cdef ClientSink client
         if not isinstance(origin, ClientSink):
             return <bytes?>self.describe(origin, self.share)
@@ -274,7 +274,8 @@ cdef class ImportSink(Sink):
         return client.brief
 
     cdef int add_info(self, Message* m, Sink origin, bint chained) except -1:
-        """The message gets the header that says who asks, in place of one that is there."""
+        """Sets the header that identifies the requester. A header of that name from the client is replaced, so that
+        no client can impersonate another one."""
         cdef bytes header, info
         if m.header_len == 0:
             info = self.info(origin)
@@ -283,7 +284,7 @@ cdef class ImportSink(Sink):
             return 0
         header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
         if not header.endswith(LINE_END):
-            header = VERSION_LINE + LINE_END        # it was no header block
+            header = VERSION_LINE + LINE_END        # not a valid header block
         if INFO_NAME not in header:
             info = self.info(origin)
         else:
@@ -315,7 +316,7 @@ cdef bytes without_info(bytes header):
 
 
 cdef class ReplySink(Sink):
-    """Answers to one request; made by a ReplyTable."""
+    """Forwards the replies to one request; created by a ReplyTable."""
 
     def __cinit__(self):
         self.shows_stored = True
@@ -343,7 +344,7 @@ cdef class ReplySink(Sink):
         cdef bint is_own
         if is_closed(sub):
             return 0
-        sub.interest.delivered += 1
+        sub.entry.delivered += 1
         if m.reply_len and not is_ack(m.reply, m.reply_len):
             back = self.asking.open(
                 self.table.index, self.table, PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len),
@@ -357,7 +358,7 @@ cdef class ReplySink(Sink):
         if self.family is None:
             is_own = is_own and m.subject_len == own_len
         elif is_own:
-            # An answer to one message of the batch: all behind the prefix stays.
+            # A reply to one message of the batch: everything after the prefix is copied.
             to = self.family[:self.prefix_len] + m.subject[own_len:m.subject_len]
         inner.subject, inner.subject_len = PyBytes_AS_STRING(to), <size_t>PyBytes_GET_SIZE(to)
         if is_own:
@@ -381,9 +382,9 @@ cdef class ReplySink(Sink):
 
 
 cdef class ReplyTable(AwaitedReplies):
-    """Requests that an account's services have not answered.
+    """The open requests to an account's services.
 
-    Args: index: of the account; clock: ns since 1970; seed: 64 bits, for subjects nobody can guess.
+    Args: index: of the account; clock: ns since 1970; seed: 64 bits, for unpredictable subjects.
     """
 
     def __cinit__(self, SubscriptionIndex index not None, clock, uint64_t seed):
@@ -400,7 +401,7 @@ cdef class ReplyTable(AwaitedReplies):
         return len(self.waiting)
 
     def sinks(self):
-        """All that wait, oldest request first."""
+        """All open requests, oldest first."""
         return list(self.waiting.values())
 
     cdef bytes new_subject(self):
@@ -421,7 +422,7 @@ cdef class ReplyTable(AwaitedReplies):
         self, SubscriptionIndex index, ReplyTable asking, bytes to, bint streamed, int64_t threshold_ns,
         object measurement,
     ):
-        """Awaits answers for `to` in the account of `index`, whose table is `asking`."""
+        """Opens a request whose replies go to `to` in the account of `index`, whose table is `asking`."""
         cdef ReplySink sink = ReplySink.__new__(ReplySink)
         cdef bytes subject = self.new_subject()
         while subject in self.waiting:
@@ -448,8 +449,8 @@ cdef class ReplyTable(AwaitedReplies):
         self, SubscriptionIndex index, ReplyTable asking, bytes to, const FastSubject* fast,
         int64_t threshold_ns, object measurement,
     ):
-        """Awaits answers for the fast batch that `to` belongs to: one sink for all its messages, so that the
-        stream knows the batch by one prefix."""
+        """Opens the request of the fast batch that `to` belongs to. All messages of a batch share one sink, so that
+        the stream sees one prefix for the batch."""
         cdef bytes family = to[:fast.key_len]
         cdef ReplySink sink = self.families.get((index, family))
         if sink is not None:
@@ -462,22 +463,22 @@ cdef class ReplyTable(AwaitedReplies):
         return sink
 
     cpdef int close(self, ReplySink sink, int why) except -1:
-        """Awaits no more answers for it. why: a ReplyEnd."""
+        """Closes a request: later replies are dropped. why: a ReplyEnd."""
         if is_closed(sink.subscription):
             return 0
-        sink.subscription.mark(INTEREST_CLOSED, True)
+        sink.subscription.mark(SUBSCRIPTION_CLOSED, True)
         self.waiting.pop(sink.subscription.subject, None)
         if sink.family is not None:
             self.families.pop((sink.index, sink.family), None)
         sink.asking.forget_asked(sink)
-        sink.match = NOBODY
+        sink.match = NO_RECEIVERS
         if sink.measurement is not None:
             measurement, sink.measurement = sink.measurement, None
             measurement.ended(why)
         return 0
 
     def expire(self, int64_t now):
-        """Ends what has waited for its threshold; returns how many still wait."""
+        """Closes requests past their threshold; returns how many stay open."""
         cdef ReplySink sink
         for sink in list(self.waiting.values()):
             if now - sink.at >= sink.threshold_ns:
@@ -517,7 +518,7 @@ cdef class ReplyTable(AwaitedReplies):
         return 0
 
     cdef int end_unwanted(self, bytes to) except -1:
-        """Awaits nothing for this reply subject any more, unless somebody else listens to it."""
+        """Closes the requests with this reply subject, unless another subscription still matches it."""
         cdef MatchResult result = self.index.lookup(PyBytes_AS_STRING(to), <size_t>PyBytes_GET_SIZE(to))
         cdef ReplySink sink
         if result.plain or result.groups:
@@ -534,7 +535,7 @@ cdef class ReplyTable(AwaitedReplies):
     cdef MatchResult find_wanted(self, const char* subject, size_t n):
         cdef ReplySink sink = self._waiting_for(subject, n)
         if sink is None or not sink.has_interest():
-            return NOBODY
+            return NO_RECEIVERS
         return sink.match
 
     cdef ReplySink _waiting_for(self, const char* subject, size_t n):
@@ -547,22 +548,22 @@ cdef class ReplyTable(AwaitedReplies):
 
 # --- streams
 
-cdef bint is_renamed(ShadowSink shadow, SinkSubscription sub, const Message* m) noexcept:
-    # A consumer's message has the subject it was stored with, which is none of this stream's.
-    return shadow.rewriter is not None and filter_matches(
+cdef bint is_renamed(StreamImportSink stream_import, SinkSubscription sub, const Message* m) noexcept:
+    # A message from a consumer keeps the subject it was stored with, which the import's filter does not match.
+    return stream_import.rewriter is not None and filter_matches(
         PyBytes_AS_STRING(sub.subject), <size_t>PyBytes_GET_SIZE(sub.subject), m.subject, m.subject_len
     )
 
 
-cdef bytes local_name(ShadowSink shadow, SinkSubscription sub, const Message* m):
-    if not is_renamed(shadow, sub, m):
+cdef bytes local_name(StreamImportSink stream_import, SinkSubscription sub, const Message* m):
+    if not is_renamed(stream_import, sub, m):
         return PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
-    shadow.rewriter.rewrite(m.subject, m.subject_len)
-    return PyBytes_FromStringAndSize(shadow.rewriter.out.data, <Py_ssize_t>shadow.rewriter.out.size)
+    stream_import.rewriter.rewrite(m.subject, m.subject_len)
+    return PyBytes_FromStringAndSize(stream_import.rewriter.out.data, <Py_ssize_t>stream_import.rewriter.out.size)
 
 
-cdef class ShadowSink(Sink):
-    """Gives a subscription of another account what this account publishes.
+cdef class StreamImportSink(Sink):
+    """Delivers messages of this account to a subscription of another account.
 
     Args: target: the subscription; rewriter: from this account's subjects to the other's, None = the same;
         allow_trace: do traces of messages go on in the other account?

@@ -6,43 +6,44 @@ from typing import Generic, TypeVar
 Owner = TypeVar("Owner", bound=Hashable)
 
 WORK_MAX: int
-"""Nodes that a question may pass: about 20 ms."""
+"""Nodes that a query may visit: about 20 ms."""
 
 class WorkLimitError(ValueError):
-    """The filters are too many, with too many wildcards, to be compared at once."""
+    """A query would visit more nodes than allowed: too many filters with wildcards."""
 
 class FilterSet(Generic[Owner]):
-    """Filters, each with its owners. Whatever is no filter raises ValueError.
+    """Filters, each with its owners. Raises ValueError for an invalid filter.
 
-    work_max -- how many nodes of the trie a call may pass; beyond that it raises WorkLimitError.
+    work_max -- how many nodes of the trie a call may visit; beyond that it raises WorkLimitError.
     """
 
     def __len__(self) -> int:
-        """Different filters."""
+        """Number of distinct filters."""
 
     def add(self, f: bytes, owner: Owner) -> None:
         """Adds a filter; the same owner of the same filter counts once."""
 
     def discard(self, f: bytes, owner: Owner) -> None:
-        """Takes the filter of an owner out, if it is there."""
+        """Removes the filter of an owner, if present."""
 
     def overlaps(self, filters: list[bytes], *, besides: Owner | None = None, work_max: int = ...) -> bool:
-        """Has one of `filters` a subject in common with a filter that has another owner than `besides`?"""
+        """Does one of `filters` overlap a filter of an owner other than `besides`?"""
 
     def covers(self, f: bytes, *, work_max: int = ...) -> bool:
         """Does one filter of the set match everything that `f` matches?"""
 
     def owners_overlapping(self, f: bytes, *, work_max: int = ...) -> set[Owner]:
-        """The owners of the filters that have a subject in common with `f`."""
+        """The owners of the filters that overlap `f`."""
 
     def owners_matching(self, subject: bytes) -> list[Owner]:
-        """The owners of the filters that match a subject; to `*` and `>`, an empty token is one as well."""
+        """The owners of the filters that match a subject; `*` and `>` match empty tokens too."""
 
 def overlapping_pair(filters: list[bytes], *, work_max: int = ...) -> tuple[int, int] | None:
-    """The places of the first filter that has a subject in common with a later one, and of the first such."""
+    """The indexes of the first filter that overlaps a later one, and of the first such later one; else
+    None."""
 
 def any_covered(filters: list[bytes], *, work_max: int = ...) -> bool:
-    """Is there a filter all of whose subjects another one matches? (Both, where one comes twice.)"""
+    """Is one of the filters a subset of another one? (A filter that occurs twice is.)"""
 
 def uncovered(filters: list[bytes], *, work_max: int = ...) -> list[bytes]:
-    """The filters, each once, without those all of whose subjects another one matches."""
+    """The distinct filters that are no subset of another one."""

@@ -1,27 +1,24 @@
 # cython: auto_pickle=False
-"""Wildcard filters in a trie, and the sets of filters that are compared with its help.
+"""A trie of wildcard filters, and sets of filters that answer overlap and coverage queries with it.
 
-The trie of wildcard filters.
+Trie. Each level is one token: a node has children for literal tokens, in a hash table, one for `*` and one for `>`.
+The node where a filter ends holds the `state` that the trie's owner associates with it. A walk over the tokens of a
+subject collects these states, `>` before `*` before the literal token.
 
-A level of it is a token: a node has children for literal tokens, in a hash table, one for `*` and one for `>`.
-Where a filter ends, its node holds what the owner of the trie keeps of it (`state`), which a walk over the
-tokens of a subject collects, `>` before `*` before the token itself.
+Invariants: nodes without a state and without children are removed, so that memory is proportional to the current
+subscriptions; all hashes of a trie use one seed. The walk recurses only for a `*` that has a literal sibling; all
+other steps are iterative, so deep filters do not exhaust the stack.
 
-Invariants: nodes without a state and without children are removed, so that memory follows what is subscribed now;
-the hashes of a trie are all made with one seed. Deep filters cost the stack a frame for each `*` that has a literal
-token beside it, no more: everything else goes without recursion.
+FilterSet. Answers which filters of a set overlap or cover another filter, or match a subject. The filters are in a
+trie, so that a query costs the nodes it visits and not a comparison with every filter.
 
-A set of filters that is asked which of them overlap or cover another filter, or match a subject.
+A `*` in the query visits every node of its level, and a `*` in the set adds one. Filters can be chosen so that
+a query visits nearly all nodes (`a1.x`, `a2.x`, ... queried for `*.y`): comparing n of them is quadratic then, and
+no structure is known that avoids that. So a caller gives the number of nodes that a query may visit, and gets
+WorkLimitError beyond that, because the event loop waits for the result.
 
-The filters are in a trie, so that a question costs the nodes it passes and not a comparison with every filter.
-
-A `*` in the question passes every node of its level, and a `*` in the set adds one. Filters can be chosen so that
-a question passes nearly all nodes (`a1.x`, `a2.x`, ... asked for `*.y`): comparing n of them is quadratic then, and
-no structure is known that avoids that. So whoever asks says how many nodes it may take at most, and gets
-WorkLimitError beyond that: the event loop waits for the answer.
-
-Invariants: filters are valid ones; a node of the trie has a state while its filter is in the set, and the state is
-the list of owners that `members` keeps. A walk needs memory for the nodes it has still to pass, no recursion.
+Invariants: all filters are valid; a node of the trie has a state while its filter is in the set, and the state is
+the list of owners that `members` keeps. A walk stores the nodes still to visit on the heap and does not recurse.
 Rejected: comparing pairs (4,000 filters are 16 million comparisons); sorting (wildcards have no order).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -68,7 +65,7 @@ cdef Node* node_new(const char* key, size_t n, uint64_t key_hash, Node* parent) 
 
 
 cdef void node_free(Node* node) noexcept nogil:
-    """Frees one node, not what hangs below it."""
+    """Frees one node, not its children."""
     if node.children != NULL:
         table_free(node.children)
         free(node.children)
@@ -85,10 +82,10 @@ cdef inline bint is_bare(Node* node) noexcept nogil:
 
 
 cdef Node* take_child(Node* node) noexcept nogil:
-    """Takes some child off a node that is being freed; NULL when it has none.
+    """Detaches some child of a node that is being freed; NULL when it has none.
 
-    A table gives its cells away from its end and forgets them, so that all of them are looked at once: starting at its
-    beginning for each child is quadratic.
+    Takes children from the end of the table and shrinks the table, so that each cell is visited once: a search from
+    the beginning for each child would be quadratic.
     """
     cdef Node* child = node.star
     if child != NULL:
@@ -103,7 +100,7 @@ cdef Node* take_child(Node* node) noexcept nogil:
 
 
 cdef void unlink(Node* node) noexcept nogil:
-    """Takes a node of the trie off its parent."""
+    """Removes a node from its parent."""
     cdef Node* parent = node.parent
     cdef Cell* cell
     if parent.star == node:
@@ -183,7 +180,7 @@ cdef void trie_prune(Node* node) noexcept nogil:
         node = parent
 
 
-cdef void found_add(MatchSet* found, void* state) noexcept nogil:
+cdef void match_set_add(MatchSet* found, void* state) noexcept nogil:
     cdef void** states
     if found.count == found.capacity:
         states = <void**>malloc(2 * found.capacity * sizeof(void*))
@@ -205,19 +202,19 @@ cdef void trie_walk(Node* node, const char* p, const char* end, uint64_t seed, M
     while True:
         found.visited += 1
         if node.tail != NULL and node.tail.state != NULL:
-            found_add(found, node.tail.state)
+            match_set_add(found, node.tail.state)
         if node.star == NULL and node.children == NULL:
             return
         t = token_end(p, end)
         child = NULL
         if node.children != NULL:
-            found.told_apart |= t == end
+            found.tests_last_token |= t == end
             child = child_in(node.children, hash_bytes(p, <size_t>(t - p), seed), p, <size_t>(t - p))
         if t == end:
             if node.star != NULL and node.star.state != NULL:
-                found_add(found, node.star.state)
+                match_set_add(found, node.star.state)
             if child != NULL and child.state != NULL:
-                found_add(found, child.state)
+                match_set_add(found, child.state)
             return
         p = t + 1
         if child == NULL:
@@ -235,24 +232,24 @@ WORK_MAX = 1_000_000
 
 
 class WorkLimitError(ValueError):
-    """The filters are too many, with too many wildcards, to be compared at once."""
+    """A query would visit more nodes than allowed: too many filters with wildcards."""
 
 
-# A node whose children are to be looked at, and the tokens of the question for them; NULL: all below is an answer.
+# A node whose children the walk visits next, and the query's tokens for them; NULL: everything below matches.
 cdef struct Step:
     Node* node
     const char* rest
 
 cdef class Walk:
-    """One or more questions: what they look for, and the steps still to take.
+    """State of one or more queries: what they search for, and the pending steps.
 
-    covering: filters that match all that the question's does, instead of such that match some of it.
-    besides: an owner whose filters are no answer. every: collects the owners of all answers; None: the first ends it.
+    covering: search filters that match everything the query matches, instead of such that overlap it.
+    besides: an owner whose filters do not count. every: collects the owners of all results; None: stop at the first.
     """
     cdef bint covering
     cdef object besides
     cdef set every
-    cdef Node* own                  # of the question's filter: no answer either
+    cdef Node* own                  # of the query's own filter, which does not count either
     cdef uint64_t work
     cdef uint64_t work_max
     cdef Step* steps
@@ -278,7 +275,7 @@ cdef class Walk:
         return 0
 
     cdef bint answers(self, Node* node) except -1:
-        """Does the filter that ends here, if one does, end the walk?"""
+        """Handles the filter that ends at `node`, if any; True ends the walk."""
         cdef list owners
         if node.state == NULL or node == self.own:
             return False
@@ -289,7 +286,7 @@ cdef class Walk:
         return self.besides is None or len(owners) > 1 or owners[0] != self.besides
 
     cdef bint enter(self, Node* child, const char* following, bint last, bint below) except -1:
-        """Passes a child that fits. last: no token is left. below: whatever is below fits as well."""
+        """Visits a matching child. last: no token is left. below: everything below it matches as well."""
         self.work += 1
         if self.work > self.work_max:
             raise WorkLimitError(
@@ -302,7 +299,7 @@ cdef class Walk:
         return False
 
     cdef bint step(self, const Step* s, const char* end, uint64_t seed) except -1:
-        """Looks at the children of a node for the next token; did that end the walk?"""
+        """Visits the children of a node that match the next token; True ends the walk."""
         cdef Node* node = s.node
         cdef Node* child
         cdef const char* t = end
@@ -316,7 +313,7 @@ cdef class Walk:
         if node.tail != NULL and self.answers(node.tail):
             return True
         if below and self.covering:
-            return False                    # nothing but another > matches all that it does
+            return False                    # only another > covers >
         if node.star != NULL and self.enter(node.star, t + 1, t == end, below):
             return True
         if node.children == NULL or (star and self.covering):
@@ -396,7 +393,7 @@ cdef class FilterSet:
         cdef const char* p = PyBytes_AS_STRING(subject)
         cdef size_t i
         cdef list owners = []
-        found_nothing(&found)
+        match_set_init(&found)
         trie_walk(self.root, p, p + PyBytes_GET_SIZE(subject), self.seed, &found)
         try:
             if found.out_of_memory:
@@ -404,14 +401,14 @@ cdef class FilterSet:
             for i in range(found.count):
                 owners.extend(<list>found.states[i])
         finally:
-            found_free(&found)
+            match_set_free(&found)
         return owners
 
     cdef Node* node_of(self, bytes f) except? NULL:
         return trie_node(self.root, PyBytes_AS_STRING(f), <size_t>PyBytes_GET_SIZE(f), self.seed, False)
 
     cdef bint run(self, Walk walk, bytes f) except -1:
-        """Is there an answer for this filter?"""
+        """Does the query for this filter have a result?"""
         cdef const char* p = PyBytes_AS_STRING(f)
         cdef const char* end = p + PyBytes_GET_SIZE(f)
         cdef Step s

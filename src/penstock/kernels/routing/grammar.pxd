@@ -9,9 +9,9 @@ cdef bint has_wildcard(const char* s, size_t n) noexcept nogil
 # Does filter `f` match literal subject `s`?
 cdef bint filter_matches(const char* f, size_t fn, const char* s, size_t sn) noexcept nogil
 cdef bint has_empty_token(const char* s, size_t n) noexcept nogil
-# Would it break a frame?
+# Does it contain whitespace or NUL, which would corrupt a protocol line?
 cdef bint has_space(bytes subject) noexcept
-# Raises ValueError when it is no filter.
+# Raises ValueError for an invalid filter.
 cdef int check_filter(bytes f) except -1
 
 # The dot that ends the token at p, or `end`.

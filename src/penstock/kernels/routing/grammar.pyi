@@ -1,4 +1,4 @@
-"""What Python sees of the subject grammar."""
+"""Python interface of the subject grammar."""
 
 def is_literal_subject(subject: bytes) -> bool:
     """May this be published to: non-empty tokens, no wildcards, no whitespace or NUL?"""
@@ -13,13 +13,13 @@ def filter_matches(f: bytes, subject: bytes) -> bool:
     """Does the filter match the literal subject?"""
 
 def filters_overlap(a: bytes, b: bytes) -> bool:
-    """Is there a subject that both filters match? Raises ValueError for what is no filter."""
+    """Is there a subject that both filters match? Raises ValueError for an invalid filter."""
 
 def overlaps_any(filters: list[str], f: str) -> bool:
-    """Has one of these filters a subject in common with `f`? All of them are valid ones."""
+    """Does one of these filters overlap `f`? The caller has validated all of them."""
 
 def fnv1a_32(tokens: list[bytes]) -> int:
     """The 32-bit FNV-1a hash of these bytes one after the other, which partitions subjects."""
 
 def filter_is_subset(a: bytes, b: bytes) -> bool:
-    """Does b match everything that a matches? Raises ValueError for what is no filter."""
+    """Does b match everything that a matches? Raises ValueError for an invalid filter."""

@@ -1,9 +1,9 @@
 # cython: auto_pickle=False
 """Subject grammar: what can be published to, what can be subscribed to, which subjects a filter matches.
 
-Tokens are split by dots; none is empty or holds whitespace or NUL. A filter may have `*` as a whole token
-(any one token) and `>` as the whole last one (one token or more); inside a longer token both are letters,
-as the official server has it.
+Dots separate tokens. A token is not empty and contains no whitespace and no NUL. A filter may have `*` as a whole
+token (any one token) and `>` as the whole last one (one token or more); inside a longer token both are ordinary
+characters, as on the official server.
 
 Rejected: splitting into lists of tokens first (an allocation a call; two pointers walk both at once).
 """
@@ -27,9 +27,9 @@ cdef bint has_space(bytes subject) noexcept:
 
 
 cdef bint is_valid(const char* s, size_t n, bint wildcards) noexcept nogil:
-    """Are there only non-empty tokens without blanks, and wildcards only when allowed and where allowed?"""
+    """Are all tokens non-empty and without whitespace, and are wildcards allowed and in a valid position?"""
     cdef size_t i
-    cdef size_t token = 0           # where the token under way starts
+    cdef size_t token = 0           # start of the current token
     cdef char c
     cdef bint tail = False
     if n == 0:
@@ -145,7 +145,7 @@ cdef bint subset(const char* a, size_t an, const char* b, size_t bn) noexcept no
         b = bt + 1
 
 
-# What Python calls. The C functions above bear the names that other kernels cimport, hence the detour.
+# Python interface. The C functions above have the names that other kernels cimport, hence the wrappers.
 def _is_literal_subject(bytes subject not None):
     """May this be published to: non-empty tokens, no wildcards, no whitespace or NUL?"""
     return is_literal_subject(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
@@ -178,7 +178,7 @@ cdef int check_filter(bytes f) except -1:
 
 
 def filters_overlap(bytes a not None, bytes b not None):
-    """Is there a subject that both filters match? Raises ValueError for what is no filter."""
+    """Is there a subject that both filters match? Raises ValueError for an invalid filter."""
     check_filter(a)
     check_filter(b)
     return overlap(
@@ -187,7 +187,7 @@ def filters_overlap(bytes a not None, bytes b not None):
 
 
 def overlaps_any(list filters not None, str f not None):
-    """Has one of these filters a subject in common with `f`? All of them are valid ones."""
+    """Does one of these filters overlap `f`? The caller has validated all of them."""
     cdef const char* p
     cdef const char* q
     cdef Py_ssize_t n, m
@@ -212,7 +212,7 @@ def fnv1a_32(list tokens not None):
 
 
 def filter_is_subset(bytes a not None, bytes b not None):
-    """Does b match everything that a matches? Raises ValueError for what is no filter."""
+    """Does b match everything that a matches? Raises ValueError for an invalid filter."""
     check_filter(a)
     check_filter(b)
     return subset(

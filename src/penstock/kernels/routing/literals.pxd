@@ -1,21 +1,21 @@
-"""The table of literal filters: a subject finds its entry, and many find theirs at once.
+"""The hash table of literal filters, with prefetched lookups of several subjects.
 
-Inline, without an extension of its own: subscription_index.pyx alone works on it.
+Inline, without an extension of its own: only subscription_index.pyx uses it.
 
-Theory of operation. With a hundred thousand subjects, what a publish touches on its way from the subject to
-the receiver is in no cache: its cell here, and the entry, which is the Interest of the filter's only
-subscription, all that a delivery needs to know (sinks.pxd). So a connection that has several publishes in its
-read buffer takes a handful and asks for the cells of all, then for the entries; the waits of one step overlap,
-and delivering them one after the other then finds everything close by.
+Theory of operation. With a hundred thousand subjects, the memory that a publish reads between subject and receiver
+is in no cache: its cell of this table, and the SubscriptionEntry of the filter's only subscription, which holds
+everything that a delivery needs (sinks.pxd). So a connection with several publishes in its read buffer prefetches
+the cells of all of them, then the entries. The cache misses of one step overlap, and the deliveries that follow hit
+the cache.
 
-Invariants: seeking ahead changes nothing. What it found holds for the index's generation of that moment: after
-any insert or remove a publish is looked up anew at its turn. The table frees no entries.
+Invariants: a prefetch changes no state. Its result is valid for the index's generation at that time: after any
+insert or remove, a publish repeats its lookup. The table frees no entries.
 
-It is a table of its own, beside base/hash_table, because a cell is one word: the address of a line has six bits to
-spare, which tell 63 of 64 other subjects, and eight cells share a line of memory that is asked for ahead.
+It does not use base/hash_table, because here a cell is one word: the address of a cache line has six spare bits,
+which hold a tag that excludes 63 of 64 other subjects, and eight cells share a cache line.
 
-Rejected: cells with the whole hash beside the address (twice the memory, for a look at another subject in 64
-that tell nothing apart); huge pages (base/memory.pyx).
+Rejected: cells with the whole hash beside the address (twice the memory, to save reading one foreign entry in 64
+mismatches); huge pages (base/memory.pyx).
 """
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
@@ -23,29 +23,29 @@ from libc.string cimport memcmp, memcpy
 
 from penstock.kernels.base.memory cimport LINE, array_zeroed
 from penstock.kernels.base.prefetch cimport fetch_to_read, fetch_to_write
-from penstock.kernels.wire.sinks cimport SubscriptionEntry, interest_words
+from penstock.kernels.wire.sinks cimport SubscriptionEntry, entry_words
 
 cdef enum:
     LITERALS_FIRST = 8
     WORDS_IN_FIRST_LINE = LINE - sizeof(SubscriptionEntry)
     SID_USUAL = 8               # bytes, with both blanks
 
-# Open addressing, linear probing, at most half full. A cell is 0, or the address of an Interest, whose last bits,
-# which are none of it (an Interest begins with a line), hold some of the hash: a probe that meets another subject's
-# cell mostly costs no look at that subject.
+# Open addressing, linear probing, at most half full. A cell is 0, or the address of a SubscriptionEntry. Entries are
+# aligned to cache lines, so the low bits of the address are free and hold a tag, some bits of the hash: a probe that
+# meets the cell of another subject rarely has to read that entry.
 cdef struct LiteralTable:
     uintptr_t* cells
     size_t capacity         # a power of two
     size_t count
 
-# A subject that is about to be looked up, and what was found out about it ahead.
+# A subject to look up, and the result of its prefetch.
 cdef struct Lookup:
     const char* subject
     size_t n
     uint64_t hash
-    const void* index           # the SubscriptionIndex that found it out; NULL: nothing is known but subject and n
-    uint64_t generation         # of the index, for which `cell` holds
-    uintptr_t cell              # the first one with the right tag; 0: the subject isn't in the table
+    const void* index           # the SubscriptionIndex of the prefetch; NULL: only subject and n are set
+    uint64_t generation         # of the index, for which `cell` is valid
+    uintptr_t cell              # the first cell with a matching tag; 0: the subject isn't in the table
 
 
 cdef inline uint64_t mix(uint64_t h) noexcept nogil:
@@ -56,7 +56,7 @@ cdef inline uint64_t mix(uint64_t h) noexcept nogil:
 
 
 cdef inline uint64_t hash_bytes(const char* p, size_t n, uint64_t seed) noexcept nogil:
-    """Eight bytes a step; made for keys of 5 to 100 bytes."""
+    """Hashes eight bytes per step; tuned for keys of 5 to 100 bytes."""
     cdef uint64_t h = seed ^ (<uint64_t>n * <uint64_t>0xD6E8FEB86659FD93)
     cdef uint64_t word
     while n >= 8:
@@ -87,7 +87,7 @@ cdef inline bint is_entry_of(
 ) noexcept nogil:
     return (
         entry.hash == <uint32_t>key_hash and entry.subject_len == n
-        and memcmp(interest_words(entry), key, n) == 0
+        and memcmp(entry_words(entry), key, n) == 0
     )
 
 
@@ -120,7 +120,7 @@ cdef inline void literal_place(LiteralTable* t, uintptr_t cell) noexcept nogil:
 
 
 cdef inline int literal_put(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) except -1:
-    """Adds an entry whose subject isn't there yet."""
+    """Adds an entry whose subject isn't in the table yet."""
     cdef LiteralTable larger
     cdef size_t i
     if 2 * (t.count + 1) > t.capacity:
@@ -155,7 +155,7 @@ cdef inline void literal_replace(
 
 
 cdef inline void literal_drop(LiteralTable* t, SubscriptionEntry* entry, uint64_t key_hash) noexcept:
-    """Closes the gap, so that probing never meets a tombstone."""
+    """Removes an entry and closes the gap, so that the table needs no tombstones."""
     cdef size_t mask = t.capacity - 1
     cdef size_t gap = literal_position(t, entry, key_hash)
     cdef size_t i = gap
@@ -163,7 +163,7 @@ cdef inline void literal_drop(LiteralTable* t, SubscriptionEntry* entry, uint64_
         i = (i + 1) & mask
         if t.cells[i] == 0:
             break
-        # An entry may move into the gap unless its own place lies behind the gap (cyclically).
+        # An entry may move into the gap unless its home cell lies behind the gap (cyclically).
         if ((i - (entry_in(t.cells[i]).hash & mask)) & mask) >= ((i - gap) & mask):
             t.cells[gap] = t.cells[i]
             gap = i
@@ -175,24 +175,24 @@ cdef inline void literals_free(LiteralTable* t) noexcept:
     free(t.cells)
 
 
-cdef inline void literals_seek(const LiteralTable* t, Lookup* sought, size_t count, uint64_t seed) noexcept:
+cdef inline void literals_seek(const LiteralTable* t, Lookup* lookups, size_t count, uint64_t seed) noexcept:
     cdef size_t mask = t.capacity - 1
     cdef size_t i, at
     cdef uintptr_t tag, cell
     cdef const char* p
     for i in range(count):
-        sought[i].hash = hash_bytes(sought[i].subject, sought[i].n, seed)
-        fetch_to_read(&t.cells[sought[i].hash & mask])
+        lookups[i].hash = hash_bytes(lookups[i].subject, lookups[i].n, seed)
+        fetch_to_read(&t.cells[lookups[i].hash & mask])
     for i in range(count):
-        at = sought[i].hash & mask
-        tag = tag_of(sought[i].hash)
+        at = lookups[i].hash & mask
+        tag = tag_of(lookups[i].hash)
         cell = t.cells[at]
         while cell != 0 and cell & (LINE - 1) != tag:
             at = (at + 1) & mask
             cell = t.cells[at]
-        sought[i].cell = cell
+        lookups[i].cell = cell
         if cell != 0:
             p = <const char*>entry_in(cell)
             fetch_to_write(p)
-            if sought[i].n + SID_USUAL > WORDS_IN_FIRST_LINE:
+            if lookups[i].n + SID_USUAL > WORDS_IN_FIRST_LINE:
                 fetch_to_write(p + LINE)

@@ -1,23 +1,23 @@
-"""The lookup of a subject that one wildcard filter alone matched, remembered for those that come right after it.
+"""A one-entry cache: the last lookup of a subject that exactly one wildcard filter matched.
 
-Publishers repeat a subject, and the replies of one requester (`_INBOX.<id>.<n>`) differ in their last token alone.
-So the index keeps the last such answer: it holds for the same subject, and for every one that differs in the
-last token, where no filter told last tokens apart on the way.
+Publishers repeat a subject, and the replies to one requester (`_INBOX.<id>.<n>`) differ only in their last token.
+So the index keeps the last such result. It is valid for the same subject, and for every subject that differs only in
+the last token if the walk compared that token with no literal token.
 
-Invariant: what is remembered holds for the index's generation of that moment. Literal filters are not looked at:
-who asks by the last token has found that the subject has none.
+Invariant: the entry is valid for the index's generation at which it was stored. It does not cover literal filters:
+a caller of differs_in_last_token() has checked that the subject has none.
 """
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
 cdef enum:
-    RECENT_MAX = 104                # bytes of a subject worth remembering
+    RECENT_MAX = 104                # bytes of a subject that is cached
 
 cdef struct Recent:
     uint64_t generation
     void* state                     # the FilterState that matched, borrowed
-    uint32_t n                      # of the subject; 0 = nothing is remembered
-    uint32_t shared                 # bytes up to its last token; 0: another last token may be another answer
+    uint32_t n                      # of the subject; 0 = the cache is empty
+    uint32_t shared                 # bytes up to its last token; 0: the result depends on the last token
     char subject[RECENT_MAX]
 
 
@@ -26,8 +26,10 @@ cdef inline bint is_recent(const Recent* recent, const char* subject, size_t n, 
     return recent.n == n and recent.generation == generation and memcmp(recent.subject, subject, n) == 0
 
 
-cdef inline bint is_akin(const Recent* recent, const char* subject, size_t n, uint64_t generation) noexcept nogil:
-    """Does it differ in the last token alone, and that doesn't matter?"""
+cdef inline bint differs_in_last_token(
+    const Recent* recent, const char* subject, size_t n, uint64_t generation
+) noexcept nogil:
+    """Does it differ only in the last token, on which the result does not depend?"""
     cdef size_t shared = recent.shared
     return (
         shared != 0 and n > shared and recent.generation == generation
@@ -37,9 +39,9 @@ cdef inline bint is_akin(const Recent* recent, const char* subject, size_t n, ui
 
 
 cdef inline void keep_recent(
-    Recent* recent, const char* subject, size_t n, uint64_t generation, void* state, bint told_apart,
+    Recent* recent, const char* subject, size_t n, uint64_t generation, void* state, bint tests_last_token,
 ) noexcept nogil:
-    """`told_apart`: did a filter look at the last token?"""
+    """`tests_last_token`: did the walk compare the last token with literal tokens?"""
     if n > RECENT_MAX:
         return
     memcpy(recent.subject, subject, n)
@@ -47,7 +49,7 @@ cdef inline void keep_recent(
     recent.generation = generation
     recent.state = state
     recent.shared = 0
-    if not told_apart:
+    if not tests_last_token:
         while n and subject[n - 1] != c'.':
             n -= 1
         recent.shared = <uint32_t>n

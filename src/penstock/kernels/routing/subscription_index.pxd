@@ -5,20 +5,20 @@ from penstock.kernels.routing.recent_match cimport Recent
 from penstock.kernels.wire.sinks cimport SubscriptionEntry, Message, Sink, SinkSubscription
 from penstock.kernels.routing.filter_trie cimport Node
 
-# Who gets a subject: immutable once built, safe to keep while subscriptions change.
+# The receivers of a subject: immutable once built, safe to keep while subscriptions change.
 cdef class MatchResult:
     cdef readonly list plain        # [Subscription] without queue group
     cdef readonly list groups       # [[Subscription, ...], ...] one list a queue group, never empty lists
 
-# The subscriptions of one filter, and what they amount to as a result.
+# The subscriptions of one filter, and their MatchResult.
 cdef class FilterState:
     cdef list members               # [Subscription] in the order of insertion
-    cdef MatchResult result         # None while it has to be built anew
-    cdef size_t slot                # its place in SubscriptionIndex.states
-    cdef SubscriptionEntry* entry            # its own, in the table of literal filters; NULL for a wildcard
+    cdef MatchResult result         # None: it must be rebuilt
+    cdef size_t slot                # its index in SubscriptionIndex.states
+    cdef SubscriptionEntry* entry   # owned, in the table of literal filters; NULL for a wildcard filter
     cdef int add(self, SinkSubscription sub) except -1
     cdef int drop(self, SinkSubscription sub) except -1
-    cdef SubscriptionEntry* sole(self)
+    cdef SubscriptionEntry* single(self)
 
 cdef struct CacheEntry:
     uint64_t hash
@@ -30,25 +30,25 @@ cdef struct CacheEntry:
 cdef enum:
     BUCKETS = 256
 
-# Subjects that one message is awaited on (`_R_.<...>`); they are too many and too short-lived for an index.
+# Reply subjects of open requests (`_R_.<...>`). They are too many and too short-lived for an index.
 cdef class AwaitedReplies:
-    # Who awaits this one, or None.
+    # The receiver of a reply, or None.
     cdef MatchResult find(self, const char* subject, size_t n)
-    # The same, never None, and empty when whoever awaits it listens no more.
+    # The same, never None, and empty when the requester has unsubscribed.
     cdef MatchResult find_wanted(self, const char* subject, size_t n)
-    # A subscription to this filter has left the index: who asked may listen no more.
+    # A subscription to this filter has left the index: it may have been a requester's.
     cdef int unsubscribed(self, const char* f, size_t n) except -1
 
 cdef bint is_awaited(const char* subject, size_t n) noexcept nogil
 
 cdef class SubscriptionIndex:
-    cdef public AwaitedReplies replies      # None, or beside the subscriptions
+    cdef public AwaitedReplies replies      # None, or receivers in addition to the subscriptions
     cdef public object watcher              # None, or has inserted(sub) and removed(sub)
     cdef readonly uint64_t generation       # grows at every insert and remove
     cdef readonly size_t count
-    cdef readonly uint64_t num_lookups      # since it was made
-    cdef readonly uint64_t num_walks        # of those, the ones that the cache didn't answer
-    # None, or called with the subscription after every insert or removal: somebody waits for interest, or for
+    cdef readonly uint64_t num_lookups      # since creation
+    cdef readonly uint64_t num_walks        # of those, cache misses
+    # None, or called with the subscription after every insert or removal: a consumer waits for interest, or for
     # its end.
     cdef public object on_insert
     cdef public object on_remove
@@ -58,24 +58,24 @@ cdef class SubscriptionIndex:
     cdef list states                        # [FilterState | None]: keeps alive what nodes point to
     cdef list free_slots                    # of `states`
     cdef LiteralTable literals
-    cdef Recent recent                      # what was looked up lately
+    cdef Recent recent                      # the last lookup
     cdef Node* root
     cdef CacheEntry* cache
     cdef list cached                        # [MatchResult | None], beside `cache`
     cdef size_t in_cache
     cdef uint32_t in_bucket[BUCKETS]        # entries cached, by the first token of their subject
-    # Never None; an empty result when nobody is interested. Cached on the raw bytes.
+    # Never None; an empty result without interest. The cache key is the raw subject.
     cdef MatchResult lookup(self, const char* subject, size_t n)
-    # For the hot path: no result is made for a subject that has one receiver. See there.
-    cdef MatchResult lookup_or_sole(self, Lookup* sought, SubscriptionEntry** sole)
-    # These subjects (`subject`, `n`, `index` NULL) are looked up next: what that reads is fetched meanwhile.
-    cdef void seek(self, Lookup* sought, size_t count) noexcept
+    # For the hot path: builds no MatchResult for a subject with a single receiver. See the definition.
+    cdef MatchResult lookup_or_single(self, Lookup* lookup, SubscriptionEntry** single)
+    # Prefetches the memory that lookups of these subjects (`subject`, `n`, `index` NULL) will read.
+    cdef void seek(self, Lookup* lookups, size_t count) noexcept
     cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result)
     cpdef int insert(self, SinkSubscription sub) except -1
     cpdef bint remove(self, SinkSubscription sub) except -1
     cdef uint64_t random(self) noexcept
-    cdef SubscriptionEntry* literal_of(self, const Lookup* sought) noexcept
-    cdef MatchResult find(self, const Lookup* sought, SubscriptionEntry** sole)
+    cdef SubscriptionEntry* literal_of(self, const Lookup* lookup) noexcept
+    cdef MatchResult find(self, const Lookup* lookup, SubscriptionEntry** single)
     cdef int remember(self, const char* subject, size_t n, uint64_t key_hash, MatchResult result) except -1
     cdef int forget(self, size_t i) except -1
     cdef int invalidate(self, const char* f, size_t n, bint wildcard) except -1

@@ -1,4 +1,4 @@
-"""What Python sees of the subscription index."""
+"""Python interface of the subscription index."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from penstock.kernels.wire.sinks import SinkSubscription
 
 class MatchResult:
-    """Who gets a subject: a snapshot that never changes; don't change the lists."""
+    """The receivers of a subject: an immutable snapshot; do not modify the lists."""
 
     @property
     def plain(self) -> list[SinkSubscription]:
@@ -17,7 +17,7 @@ class MatchResult:
         """One list a queue group, never empty: one member of each gets the message."""
 
 class AwaitedReplies:
-    """Who awaits a message on a subject of its own; see `imports.ReplyTable`."""
+    """Receivers of the replies to open requests; see `account_imports.ReplyTable`."""
 
 class IndexWatcher(Protocol):
     def inserted(self, sub: SinkSubscription) -> object: ...
@@ -29,8 +29,8 @@ class SubscriptionIndex:
     random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
     on_insert, on_remove -- None, or called with the subscription after every insert or removal: a consumer
     waits for interest, or for its end.
-    replies -- None, or who awaits one message, beside the subscriptions.
-    watcher -- None, or told of each subscription that came or went.
+    replies -- None, or the receivers of replies to open requests, in addition to the subscriptions.
+    watcher -- None, or notified of each inserted and removed subscription.
     """
 
     random_state: int
@@ -46,11 +46,11 @@ class SubscriptionIndex:
     def count(self) -> int: ...
     @property
     def num_lookups(self) -> int:
-        """Subjects that were looked up since it was made."""
+        """Lookups since creation."""
 
     @property
     def num_walks(self) -> int:
-        """Of those, the ones that the cache didn't answer."""
+        """Of those, cache misses."""
 
     def cache_fanout(self) -> tuple[int, int, int]:
         """(entries in the cache, receivers of all of them, receivers of the one that has most)."""
@@ -59,13 +59,13 @@ class SubscriptionIndex:
         """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
 
     def remove(self, sub: SinkSubscription) -> bool:
-        """Takes a subscription out; False when it isn't here."""
+        """Removes a subscription; False when it isn't in this index."""
 
     def match(self, subject: bytes) -> MatchResult:
-        """Who gets a message on this literal subject."""
+        """The receivers of a message on this literal subject."""
 
     def has_interest(self, subject: bytes) -> bool:
-        """Would anybody get a message on this literal subject?"""
+        """Does a message on this literal subject have a receiver?"""
 
     def subscriptions(self) -> list[SinkSubscription]:
         """All subscriptions, in the order in which they were inserted."""

@@ -1,15 +1,15 @@
 # cython: auto_pickle=False
-"""The index that says who is interested in a subject.
+"""The index that maps a subject to the subscriptions that match it.
 
 Theory of operation. Literal filters live in one hash table keyed by the whole subject (literals.pxd);
 wildcard filters in a trie of tokens (filter_trie.pyx). A lookup probes the cache, then the table, then walks the trie;
-none of this makes a Python object. A literal filter with one subscription stands in the table with that one's
-Interest; every other filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
+none of this creates a Python object. For a literal filter with one subscription the table holds that subscription's
+SubscriptionEntry; every other filter keeps its prebuilt MatchResult, so that a subject which exactly one filter
 matches (a reply to `_INBOX.<id>.<n>`, never seen before and never again) costs a walk and no allocation.
-Only results put together from several filters, or found by a long walk, are worth a place in the cache.
+The cache holds only results merged from several filters, or found by a long walk.
 
-Invariants: a MatchResult never changes once it was handed out; a cached result equals what a fresh walk
-would give, since insert and remove drop exactly the entries whose subject their filter matches; all Python
+Invariants: a MatchResult never changes after it was returned; a cached result equals that of a new walk,
+since insert and remove drop exactly the entries whose subject their filter matches; all Python
 objects that the trie's nodes point to are owned by `states`, where the garbage collector sees them.
 
 Order of a result: the literal filter first, then by the trie (`>` before `*` before the token itself);
@@ -32,10 +32,11 @@ from penstock.kernels.routing.literals cimport (
     Lookup, entry_in, hash_bytes, is_entry_of, literal_drop, literal_get, literal_put, literal_replace, literals_free,
     literals_seek, mix,
 )
-from penstock.kernels.routing.recent_match cimport is_akin, is_recent, keep_recent
-from penstock.kernels.wire.sinks cimport SubscriptionEntry, SinkSubscription, interest_free, interest_new
+from penstock.kernels.routing.recent_match cimport differs_in_last_token, is_recent, keep_recent
+from penstock.kernels.wire.sinks cimport SubscriptionEntry, SinkSubscription, entry_free, entry_new
 from penstock.kernels.routing.filter_trie cimport (
-    MatchSet, Node, found_add, found_free, found_nothing, trie_free, trie_new, trie_node, trie_prune, trie_walk,
+    MatchSet, Node, match_set_add, match_set_free, match_set_init, trie_free, trie_new, trie_node, trie_prune,
+    trie_walk,
 )
 
 cdef enum:
@@ -43,16 +44,16 @@ cdef enum:
     CACHED_SUBJECT_MAX = 255        # longer subjects are looked up each time
     WALK_SHORT = 8                  # nodes visited; a longer walk is worth caching on its own
     FILTER_MAX = 1 << 15            # bytes; bounds the depth of the walk
-    FETCH_FROM = 1000               # literal filters; what fewer need stays in the processor's cache anyway
+    FETCH_FROM = 1000               # literal filters; the memory of fewer stays in the processor's cache anyway
 
-# Differs from run to run (unless PYTHONHASHSEED is set), so that nobody can aim at one slot from outside.
+# Differs between processes (unless PYTHONHASHSEED is set), so that a client cannot construct collisions.
 cdef uint64_t PROCESS_SEED = <uint64_t><Py_ssize_t>hash(b"penstock subject index")
 
 
 cdef class MatchResult:
-    """Who gets a subject: `plain` subscriptions, and `groups`, each a list of queue group members.
+    """The receivers of a subject: `plain` subscriptions, and `groups`, each a list of queue group members.
 
-    Both are snapshots that never change; don't change them either.
+    Both are immutable snapshots; do not modify them.
     """
 
     def __repr__(self):
@@ -66,7 +67,7 @@ cdef MatchResult new_result(list plain, list groups):
     return result
 
 
-cdef MatchResult NOBODY = new_result([], [])
+cdef MatchResult NO_RECEIVERS = new_result([], [])
 
 
 cdef MatchResult result_of_members(list members):
@@ -86,7 +87,7 @@ cdef class FilterState:
 
     def __dealloc__(self):
         if self.entry != NULL:
-            interest_free(self.entry)
+            entry_free(self.entry)
 
     cdef int add(self, SinkSubscription sub) except -1:
         self.members.append(sub)
@@ -98,10 +99,10 @@ cdef class FilterState:
         self.result = None
         return 0
 
-    cdef SubscriptionEntry* sole(self):
-        """That of the only subscription, when no queue group has a say in who gets the message; else NULL."""
+    cdef SubscriptionEntry* single(self):
+        """The entry of the only subscription, when it is in no queue group; else NULL."""
         if len(self.members) == 1 and not (<SinkSubscription>self.members[0]).queue:
-            return (<SinkSubscription>self.members[0]).interest
+            return (<SinkSubscription>self.members[0]).entry
         return NULL
 
 
@@ -111,13 +112,13 @@ cdef inline MatchResult result_of(FilterState state):
     return state.result
 
 
-cdef MatchResult merged(const SubscriptionEntry* sole, MatchSet* found):
-    """One result out of a literal filter's only subscription, unless it is NULL, and several filters; a queue group
-    spans all filters its members subscribed to."""
+cdef MatchResult merged(const SubscriptionEntry* single, MatchSet* found):
+    """Merges a literal filter's only subscription, unless it is NULL, and the subscriptions of several filters into
+    one result; a queue group spans all filters its members subscribed to."""
     cdef list members = []
     cdef size_t i
-    if sole != NULL:
-        members.append(<SinkSubscription>sole.subscription)
+    if single != NULL:
+        members.append(<SinkSubscription>single.subscription)
     for i in range(found.count):
         members.extend((<FilterState>found.states[i]).members)
     return result_of_members(members)
@@ -128,13 +129,13 @@ cdef bint is_awaited(const char* subject, size_t n) noexcept nogil:
 
 
 cdef class AwaitedReplies:
-    """Base of who awaits replies. On its own nobody does."""
+    """Base class of tables of open requests. The base class is an empty table."""
 
     cdef MatchResult find(self, const char* subject, size_t n):
         return None
 
     cdef MatchResult find_wanted(self, const char* subject, size_t n):
-        return NOBODY
+        return NO_RECEIVERS
 
     cdef int unsubscribed(self, const char* f, size_t n) except -1:
         return 0
@@ -182,36 +183,37 @@ cdef class SubscriptionIndex:
     # --- lookup
 
     cdef MatchResult lookup(self, const char* subject, size_t n):
-        cdef Lookup sought
-        sought.subject, sought.n, sought.index = subject, n, NULL
-        return self.lookup_or_sole(&sought, NULL)
+        cdef Lookup lookup
+        lookup.subject, lookup.n, lookup.index = subject, n, NULL
+        return self.lookup_or_single(&lookup, NULL)
 
-    cdef MatchResult lookup_or_sole(self, Lookup* sought, SubscriptionEntry** sole):
-        """What lookup() gives; or None, and `sole` is that of the one subscription, without queue group, that matches.
+    cdef MatchResult lookup_or_single(self, Lookup* lookup, SubscriptionEntry** single):
+        """Like lookup(). If only one subscription matches, and it is in no queue group, it may return None and set
+        `single` to the entry of that subscription instead.
 
-        With `sole` NULL it always is a result. Both are borrowed from the index.
+        With `single` NULL it always returns a result. Both are borrowed from the index.
         """
         cdef CacheEntry* entry
         cdef size_t i
-        cdef size_t n = sought.n
+        cdef size_t n = lookup.n
         if n == 0:
-            return NOBODY
+            return NO_RECEIVERS
         self.num_lookups += 1
-        if is_recent(&self.recent, sought.subject, n, self.generation):
+        if is_recent(&self.recent, lookup.subject, n, self.generation):
             return result_of(<FilterState>self.recent.state)
-        if sought.index != <void*>self:
-            sought.hash = hash_bytes(sought.subject, n, self.seed)
-        if self.replies is not None and is_awaited(sought.subject, n):
-            return self.with_replies(sought.subject, n, self.find(sought, NULL))
+        if lookup.index != <void*>self:
+            lookup.hash = hash_bytes(lookup.subject, n, self.seed)
+        if self.replies is not None and is_awaited(lookup.subject, n):
+            return self.with_replies(lookup.subject, n, self.find(lookup, NULL))
         if self.in_cache:
-            i = sought.hash & (CACHE_SIZE - 1)
+            i = lookup.hash & (CACHE_SIZE - 1)
             entry = &self.cache[i]
-            if entry.hash == sought.hash and entry.key_len == n and memcmp(entry.key, sought.subject, n) == 0:
+            if entry.hash == lookup.hash and entry.key_len == n and memcmp(entry.key, lookup.subject, n) == 0:
                 return <MatchResult>self.cached[i]
-        return self.find(sought, sole)
+        return self.find(lookup, single)
 
     cdef MatchResult with_replies(self, const char* subject, size_t n, MatchResult result):
-        """The result and who awaits a reply on the subject."""
+        """Merges the result and the receiver of replies on the subject."""
         cdef MatchResult awaited = self.replies.find(subject, n)
         cdef MatchResult both
         if awaited is None:
@@ -223,58 +225,58 @@ cdef class SubscriptionIndex:
         both.groups = result.groups
         return both
 
-    cdef SubscriptionEntry* literal_of(self, const Lookup* sought) noexcept:
-        cdef uintptr_t cell = sought.cell
-        if sought.index == <void*>self and sought.generation == self.generation:
+    cdef SubscriptionEntry* literal_of(self, const Lookup* lookup) noexcept:
+        cdef uintptr_t cell = lookup.cell
+        if lookup.index == <void*>self and lookup.generation == self.generation:
             if cell == 0:
                 return NULL
-            if is_entry_of(entry_in(cell), sought.hash, sought.subject, sought.n):
+            if is_entry_of(entry_in(cell), lookup.hash, lookup.subject, lookup.n):
                 return entry_in(cell)
-        return literal_get(&self.literals, sought.hash, sought.subject, sought.n)
+        return literal_get(&self.literals, lookup.hash, lookup.subject, lookup.n)
 
-    cdef MatchResult find(self, const Lookup* sought, SubscriptionEntry** sole):
-        """The lookup without the cache; puts there what is worth it."""
+    cdef MatchResult find(self, const Lookup* lookup, SubscriptionEntry** single):
+        """Looks up without the cache, and caches results that are expensive to build."""
         cdef MatchSet found
-        cdef const char* subject = sought.subject
-        cdef size_t n = sought.n
-        cdef SubscriptionEntry* literal = self.literal_of(sought)
+        cdef const char* subject = lookup.subject
+        cdef size_t n = lookup.n
+        cdef SubscriptionEntry* literal = self.literal_of(lookup)
         cdef SubscriptionEntry* only = NULL
         cdef MatchResult result
-        if literal == NULL and is_akin(&self.recent, subject, n, self.generation):
+        if literal == NULL and differs_in_last_token(&self.recent, subject, n, self.generation):
             return result_of(<FilterState>self.recent.state)
         self.num_walks += 1
-        found_nothing(&found)
+        match_set_init(&found)
         if literal != NULL:
             if literal.subscription != NULL:
                 only = literal
             else:
-                found_add(&found, literal.receiver)
+                match_set_add(&found, literal.receiver)
         trie_walk(self.root, subject, subject + n, self.seed, &found)
-        if sole != NULL and only != NULL and found.count == 0:
-            sole[0] = only
+        if single != NULL and only != NULL and found.count == 0:
+            single[0] = only
             return None
         try:
             if found.out_of_memory:
                 raise MemoryError("no memory to collect the filters that match a subject")
             if (only == NULL and found.count == 0) or (literal == NULL and has_empty_token(subject, n)):
-                result = NOBODY
+                result = NO_RECEIVERS
             elif only != NULL or found.count > 1:
                 result = merged(only, &found)
             else:
                 result = result_of(<FilterState>found.states[0])
                 if literal == NULL and not is_awaited(subject, n):
-                    keep_recent(&self.recent, subject, n, self.generation, found.states[0], found.told_apart)
+                    keep_recent(&self.recent, subject, n, self.generation, found.states[0], found.tests_last_token)
         finally:
-            found_free(&found)
+            match_set_free(&found)
         if only != NULL or found.count > 1 or found.visited > WALK_SHORT:
-            self.remember(subject, n, sought.hash, result)
+            self.remember(subject, n, lookup.hash, result)
         return result
 
     cdef int remember(self, const char* subject, size_t n, uint64_t key_hash, MatchResult result) except -1:
         cdef size_t i = key_hash & (CACHE_SIZE - 1)
         cdef CacheEntry* entry = &self.cache[i]
         cdef char* key
-        cdef object _old = self.cached[i]   # dies only when the entry is whole again
+        cdef object _old = self.cached[i]   # released only when the entry is consistent again
         if n > CACHED_SUBJECT_MAX:
             return 0
         self.forget(i)
@@ -331,13 +333,13 @@ cdef class SubscriptionIndex:
                     self.forget(i)
         return 0
 
-    cdef void seek(self, Lookup* sought, size_t count) noexcept:
+    cdef void seek(self, Lookup* lookups, size_t count) noexcept:
         cdef size_t i
         if self.literals.count >= FETCH_FROM:
-            literals_seek(&self.literals, sought, count, self.seed)
+            literals_seek(&self.literals, lookups, count, self.seed)
             for i in range(count):
-                sought[i].index = <void*>self
-                sought[i].generation = self.generation
+                lookups[i].index = <void*>self
+                lookups[i].generation = self.generation
 
     # --- changes
 
@@ -358,10 +360,10 @@ cdef class SubscriptionIndex:
         return 0
 
     cdef FilterState new_literal_state(self, const char* f, size_t n):
-        """Of a filter that stands in the table with an entry of its own."""
+        """State of a literal filter with an entry of its own in the table."""
         cdef FilterState state = self.new_state()
         try:
-            state.entry = interest_new(f, n, NULL, 0)
+            state.entry = entry_new(f, n, NULL, 0)
         except MemoryError:
             self.drop_state(state)
             raise
@@ -373,7 +375,7 @@ cdef class SubscriptionIndex:
         cdef SubscriptionEntry* entry = literal_get(&self.literals, key_hash, f, n)
         cdef FilterState state
         if entry == NULL and not sub.queue:
-            return literal_put(&self.literals, sub.interest, key_hash)
+            return literal_put(&self.literals, sub.entry, key_hash)
         if entry != NULL and entry.subscription == NULL:
             state = <FilterState>entry.receiver
         else:
@@ -389,16 +391,16 @@ cdef class SubscriptionIndex:
     cdef int remove_literal(self, const char* f, size_t n, SinkSubscription sub) except -1:
         cdef uint64_t key_hash = hash_bytes(f, n, self.seed)
         cdef SubscriptionEntry* entry = literal_get(&self.literals, key_hash, f, n)
-        cdef SubscriptionEntry* sole
+        cdef SubscriptionEntry* single
         cdef FilterState state
         if entry.subscription != NULL:
             literal_drop(&self.literals, entry, key_hash)
             return 0
         state = <FilterState>entry.receiver
         state.drop(sub)
-        sole = state.sole()
-        if sole != NULL:
-            literal_replace(&self.literals, entry, sole, key_hash)
+        single = state.single()
+        if single != NULL:
+            literal_replace(&self.literals, entry, single, key_hash)
         elif not state.members:
             literal_drop(&self.literals, entry, key_hash)
         else:
@@ -457,7 +459,7 @@ cdef class SubscriptionIndex:
         return 0
 
     cpdef bint remove(self, SinkSubscription sub) except -1:
-        """Takes a subscription out; False when it isn't here."""
+        """Removes a subscription; False when it isn't in this index."""
         cdef const char* f
         cdef size_t n
         cdef bint wildcard
@@ -498,11 +500,11 @@ cdef class SubscriptionIndex:
         return self.in_cache, all_of_them, most
 
     def match(self, bytes subject not None):
-        """Who gets a message on this literal subject."""
+        """The receivers of a message on this literal subject."""
         return self.lookup(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
 
     def has_interest(self, bytes subject not None):
-        """Would anybody get a message on this literal subject?"""
+        """Does a message on this literal subject have a receiver?"""
         cdef MatchResult result = self.lookup(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
         return bool(result.plain) or bool(result.groups)
 

@@ -1,11 +1,11 @@
-"""Routing of one message that tells of every step."""
-from penstock.kernels.routing.account_imports cimport ImportSink, RouteHook
+"""Routing of one message that reports every step."""
+from penstock.kernels.routing.account_imports cimport ServiceImportSink, RouteHook
 from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
 cdef class TracedRoute(RouteHook):
     cdef object trace
-    cdef int route(self, ImportSink sink, const Message* m, Sink origin) except -1
+    cdef int route(self, ServiceImportSink sink, const Message* m, Sink origin) except -1
     cdef int route_all(self, SubscriptionIndex index, const Message* m, Sink origin, bint imported) except -1
     cdef int hand_on(self, SinkSubscription sub, const Message* m, Sink origin, bint imported) except -1
     cdef int import_stream(self, SinkSubscription sub, const Message* m, Sink origin) except -1

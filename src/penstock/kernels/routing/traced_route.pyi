@@ -1,4 +1,4 @@
-"""What Python sees of traced routing."""
+"""Python interface of traced routing."""
 
 from typing import Any, Protocol
 
@@ -10,24 +10,25 @@ class Steps(Protocol):
     """Receives the steps of a message."""
 
     def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> object:
-        """A client got it, or did not; shown: the subscription of the account it was routed in."""
+        """Delivery to a client; `error` is empty or says why it failed. shown: the subscription in the
+        account in which the message was routed."""
 
     def stream_import(self, sub: SinkSubscription, to: bytes) -> object:
-        """It comes to a subscription of another account, under this name."""
+        """A stream import passes it to a subscription of another account, under this subject."""
 
     def service_import(self, index: SubscriptionIndex, subject: bytes, to: bytes) -> object:
-        """It is routed on in the account of this index."""
+        """A service import routes it in the account of this index."""
 
     def service(self, subject: bytes) -> bool:
-        """A service of the server would get it; does it?"""
+        """A service of the server would receive it; True = deliver."""
 
     def store(self, stream: Any, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """A stream would get it; does it?"""
+        """A stream would receive it; True = deliver."""
 
 class TracedRoute:
-    """Routes messages as `route` does, and tells of every step.
+    """Routes messages as `route` does, and reports every step.
 
-    trace -- receives the steps. only -- reports without delivering.
+    trace -- receives the steps. only -- report without delivering.
     """
 
     def __init__(self, trace: Steps, only: bool) -> None: ...
@@ -40,10 +41,10 @@ class TracedRoute:
         payload: bytes,
         origin: Sink | None,
     ) -> int:
-        """Routes one message; returns how many took it, or would have."""
+        """Routes one message; returns how many receivers accepted it, or would have."""
 
 def refused_part(ingress: Ingress, subject: bytes, reply: bytes) -> bytes:
     """Which part of a publish the ingress refuses, with its -ERR: the subject, the reply, or none (b"")."""
 
-def nobody_took(ingress: Ingress, subject: bytes, reply: bytes) -> None:
+def reply_no_responders(ingress: Ingress, subject: bytes, reply: bytes) -> None:
     """Responds to a request without subscribers, if the connection asked for that."""

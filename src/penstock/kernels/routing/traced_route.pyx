@@ -1,16 +1,16 @@
 # cython: auto_pickle=False
-"""Routing of one message that tells of every step: what `route` and `route_imported` do, for traces.
+"""Routing of one message that reports every step: what `route` and `route_imported` do, for traces.
 
-Slow and rare: every step is a call of Python. It is apart from `route` so that other messages pay nothing for
-it. Invariant: without `only`, the same sinks get the same bytes as by `route`, but for the header that asks
-for traces where tracing ends: there it says that it is disabled.
+Slow and rare: every step calls Python. It is separate from `route` so that other messages have no overhead.
+Invariant: without `only`, the same sinks get the same bytes as from `route`, except the trace header where tracing
+ends: there its value is replaced to disable further tracing.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 from penstock.kernels.wire.dispatch cimport ClientSink, ServiceSink, answer_no_responders
 from penstock.kernels.wire.ingress cimport Ingress
 from penstock.kernels.routing.account_imports cimport (
-    ImportSink, ReplySink, RouteHook, ShadowSink, hand_over, local_name, route_imported,
+    ServiceImportSink, ReplySink, RouteHook, StreamImportSink, hand_over, local_name, route_imported,
 )
 from penstock.kernels.ingest.ingest cimport StreamSink
 from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
@@ -29,7 +29,7 @@ cdef bytes name_of(const Message* m):
 
 
 cdef bytes untraced(const Message* m):
-    """The body with a header that asks for no trace."""
+    """The body with its trace header disabled."""
     header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
     payload = PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len))
     return trace_disabled(header) + payload
@@ -42,7 +42,7 @@ cdef int set_body(Message* m, bytes body) except -1:
 
 
 cdef class TracedRoute(RouteHook):
-    """Routes messages as `route` does, and tells `trace` of every step."""
+    """Routes messages as `route` does, and reports every step to `trace`."""
 
     def __cinit__(self, trace, bint only):
         self.trace = trace
@@ -60,14 +60,14 @@ cdef class TracedRoute(RouteHook):
         m.header_len = <size_t>PyBytes_GET_SIZE(header)
         return self.route_all(index, &m, origin, False)
 
-    cdef int route(self, ImportSink sink, const Message* m, Sink origin) except -1:
+    cdef int route(self, ServiceImportSink sink, const Message* m, Sink origin) except -1:
         cdef Message out
         cdef bytes body
-        self.trace.service_import(sink.index, sink.asked_for, name_of(m))
+        self.trace.service_import(sink.index, sink.requested_subject, name_of(m))
         if self.only and not sink.allow_trace:
             return 0
         out = m[0]
-        body = untraced(m)      # its destination is a subject of the importing account alone
+        body = untraced(m)      # the trace destination exists only in the importing account
         set_body(&out, body)
         if sink.allow_trace:
             return self.route_all(sink.index, &out, origin, True)
@@ -98,40 +98,40 @@ cdef class TracedRoute(RouteHook):
             return self.to_client(sub, sub, m, origin)
         if isinstance(sink, StreamSink):
             return 0 if sub.closed else self.to_stream(sub, m, origin)
-        if isinstance(sink, ShadowSink):
+        if isinstance(sink, StreamImportSink):
             return 0 if imported or sub.closed else self.import_stream(sub, m, origin)
-        if isinstance(sink, ImportSink) or isinstance(sink, ReplySink):
+        if isinstance(sink, ServiceImportSink) or isinstance(sink, ReplySink):
             return 0 if sub.closed else self.pass_on(sub, m, origin, imported)
         if isinstance(sink, ServiceSink) and not self.trace.service(name_of(m)):
             return 0
         return hand_over(sub, m, m, origin)
 
     cdef int import_stream(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
-        cdef ShadowSink shadow = <ShadowSink>sub.sink
-        cdef SinkSubscription target = shadow.target
+        cdef StreamImportSink stream_import = <StreamImportSink>sub.sink
+        cdef SinkSubscription target = stream_import.target
         cdef Message local = m[0]
-        cdef bytes name = local_name(shadow, sub, m)
+        cdef bytes name = local_name(stream_import, sub, m)
         local.subject, local.subject_len = PyBytes_AS_STRING(name), <size_t>PyBytes_GET_SIZE(name)
         self.trace.stream_import(target, name)
-        if shadow.allow_trace and isinstance(target.sink, ClientSink):
+        if stream_import.allow_trace and isinstance(target.sink, ClientSink):
             return self.to_client(sub, target, &local, origin)
-        if shadow.allow_trace and isinstance(target.sink, StreamSink):
+        if stream_import.allow_trace and isinstance(target.sink, StreamSink):
             return 0 if target.closed else self.to_stream(target, &local, origin)
         if self.only:
             return 1
         return 0 if target.closed else target.sink.deliver(target, &local, origin)
 
     cdef int pass_on(self, SinkSubscription sub, const Message* m, Sink origin, bint imported) except -1:
-        """By an imported service, or an answer to who asked through one."""
-        cdef ImportSink sink
+        """Through a service import, or a reply back through one."""
+        cdef ServiceImportSink sink
         cdef ReplySink reply
         cdef Message out = m[0]
         cdef bytes body
-        if isinstance(sub.sink, ImportSink):
-            sink = <ImportSink>sub.sink
+        if isinstance(sub.sink, ServiceImportSink):
+            sink = <ServiceImportSink>sub.sink
             if sink.hook is not None:
                 return 0                # a cycle
-            sink.hook, sink.asked_for = self, name_of(m)
+            sink.hook, sink.requested_subject = self, name_of(m)
             try:
                 return sink.pass_on(sub, m, origin, imported)
             finally:
@@ -145,7 +145,7 @@ cdef class TracedRoute(RouteHook):
         return reply.deliver(sub, &out, origin)
 
     cdef int to_client(self, SinkSubscription shown, SinkSubscription sub, const Message* m, Sink origin) except -1:
-        """shown: the subscription that the message was routed to, in its own account's name."""
+        """shown: the subscription in the account in which the message was routed."""
         cdef ClientSink sink = <ClientSink>sub.sink
         cdef str error = ""
         if sink is origin and not sink.echo:
@@ -181,7 +181,7 @@ def refused_part(Ingress ingress not None, bytes subject not None, bytes reply n
     return b"" if ingress.is_reply_allowed(&m) else reply
 
 
-def nobody_took(Ingress ingress not None, bytes subject not None, bytes reply not None):
+def reply_no_responders(Ingress ingress not None, bytes subject not None, bytes reply not None):
     cdef Message m
     m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
     m.reply, m.reply_len = PyBytes_AS_STRING(reply), <size_t>PyBytes_GET_SIZE(reply)

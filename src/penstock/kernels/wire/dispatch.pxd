@@ -5,8 +5,8 @@ from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
 
-# What a receiver's permissions mean for deliveries. Most receivers have none, and pay for a comparison.
-# may_receive(subject: bytes) -> bool, or None: all; it is asked once about a subject.
+# Enforces a receiver's permissions on deliveries. Most receivers have none, which costs one comparison.
+# may_receive(subject: bytes) -> bool, or None: all; called once for a subject.
 # on_reply(reply: bytes), or None; called before a message with a reply is delivered.
 cdef class DeliveryGuard:
     cdef public object may_receive, on_reply
@@ -14,7 +14,7 @@ cdef class DeliveryGuard:
     cdef bint passes(self, const Message* m) except -1
     cdef int note_reply(self, const Message* m) except -1
 
-# Tells what passes a connection, for a log that shows messages. A connection that has none pays for a comparison.
+# Reports the messages of a connection, for a log that shows them. A connection without one pays for a comparison.
 # tell(received: bool, subject, sid, reply, body: bytes, header_len: int); sid is b"" for a publish.
 cdef class Tracer:
     cdef object tell
@@ -32,48 +32,49 @@ cdef class ClientSink(Sink):
     cdef public uint64_t in_msgs, in_bytes
     cdef public object owner            # the Python session; owner.on_auto_unsubscribe(sub) at UNSUB max
     cdef public size_t stall_threshold  # backlog of `out`, bytes, above which publishers should wait
-    # Bytes that may wait in `out`, 0 = no bound; what goes above it closes the sink, `overflowed`.
+    # Most bytes in `out`, 0 = no bound; a delivery that exceeds it closes the sink and sets `overflowed`.
     cdef public size_t pending_max
     cdef readonly bint overflowed
     cdef dict drain_waiters             # {callback: None}, called once at drained()
     cdef bint fed_slow                  # as a publisher: has delivered to a sink above its threshold
-    cdef bint called                    # as a publisher: what it sent has called what may take long
-    cdef public DeliveryGuard guard     # None, or what keeps messages from this receiver
-    cdef public int socket              # where `out` may go straight to; -1 = owner.flush() sends it
-    cdef readonly uint64_t sent_bytes   # what went straight to the socket
-    cdef public Tracer tracer           # None, or what is told of messages that come and go
-    cdef public bytes brief, detail     # None, or what services in other accounts are told of it (account_imports.pyx)
+    cdef bint called                    # as a publisher: its message called a service that may take long
+    cdef public DeliveryGuard guard     # None, or the permissions of this receiver
+    cdef public int socket              # descriptor that `out` may be sent to directly; -1 = owner.flush() sends it
+    cdef readonly uint64_t sent_bytes   # sent directly to the socket
+    cdef public Tracer tracer           # None, or receives the messages of this connection
+    # Cached client info for services in other accounts (account_imports.pyx), or None.
+    cdef public bytes brief, detail
     cdef int mark_dirty(self) except -1
     cdef int tell_auto_unsubscribe(self, SinkSubscription sub) except -1
     cdef int encoded(self, size_t body_len, Sink origin) except -1
     cdef bint send(self) except -1
-    # Is it the guard alone that keeps the message from this receiver?
+    # Would this receiver get the message but for the guard?
     cdef bint denies(self, SinkSubscription sub, const Message* m) except -1
-    # Does more wait in `out` than a consumer may add to?
+    # Is the backlog in `out` too large for a consumer to add to it?
     cdef bint is_blocked(self, size_t backlog_max) noexcept
 
-# A Python callable as a sink, for what is rare: API requests, system services.
+# A Python callable as a sink, for rare messages: API requests, system services.
 # callback(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None)
-# Before it is called, `before()` runs (what is pending for streams is applied).
+# `before()` runs first: it applies pending publishes, so that the service sees every earlier message stored.
 cdef class ServiceSink(Sink):
     cdef object callback
     cdef object before
 
-# Remembers what became of subjects. decide(subject: bytes) -> (subject to route: bytes, is it always so: bool);
-# what isn't always so is asked anew for every message. One for all connections of an account.
+# Caches subject mappings. decide(subject: bytes) -> (subject to route: bytes, cacheable: bool); a mapping that is not
+# cacheable is decided again for every message. One for all connections of an account.
 cdef class SubjectMapper:
     cdef object decide
     cdef dict decided
     cpdef bytes map(self, bytes subject)
 
-# Says that what `origin` sent has called something that may take long: the clock is looked at before it goes on.
+# Notes that a message of `origin` called a service that may take long: the ingress then checks its time budget.
 cdef void note_call(Sink origin) noexcept
 
-# Routes one message to everybody interested; returns how many took it.
+# Routes one message to all receivers; returns how many accepted it.
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1
-# The same for a message whose subject's lookup has perhaps begun.
-cdef int route_looked_up(SubscriptionIndex index, Lookup* sought, const Message* m, Sink origin) except -1
-# Tells who asked, when it listens itself, that nobody took its request.
+# The same with a lookup that may have been prefetched.
+cdef int route_looked_up(SubscriptionIndex index, Lookup* lookup, const Message* m, Sink origin) except -1
+# Sends the no-responders status (503) to the requester's own subscription to the reply, if it has one.
 cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1
 # Sends a header block without a message to the publisher's own subscription to the reply, if it has one.
 cdef int answer_status(SubscriptionIndex index, ClientSink sink, const Message* m, bytes header) except -1

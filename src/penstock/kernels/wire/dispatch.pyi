@@ -1,4 +1,4 @@
-"""What Python sees of the hot path of routing."""
+"""Python interface of the hot path of routing."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ from penstock.kernels.wire.output import OutBuffer
 from penstock.kernels.wire.sinks import DirtyList, Sink
 
 class DeliveryGuard:
-    """What a receiver's permissions mean for what is delivered to it.
+    """Enforces a receiver's permissions on deliveries.
 
-    may_receive -- callable(subject) -> bool, asked once about a subject; False = it is not delivered.
+    may_receive -- callable(subject) -> bool, called once for a subject; False = not delivered.
     on_reply -- callable(reply), called for every message with a reply before it is delivered.
     """
 
@@ -24,7 +24,7 @@ class DeliveryGuard:
     ) -> None: ...
 
 class Tracer:
-    """Tells what passes a connection, for a log that shows messages.
+    """Reports the messages of a connection, for a log that shows them.
 
     tell -- callable(received, subject, sid, reply, body, header_len); sid is b"" for a publish, body the
     header block and the payload as the receiver gets them.
@@ -37,18 +37,18 @@ class ClientSink(Sink):
 
     echo -- does it get its own publishes? (CONNECT echo; default True)
     headers -- does the client take HMSG? Otherwise the header block is stripped. (default False)
-    closed -- nothing is delivered any more, and Ingress.process() stops.
+    closed -- refuses deliveries, and Ingress.process() stops.
     owner -- has on_auto_unsubscribe(sub), called when a subscription reached its maximum (sub.closed is
     set by then; the owner removes it from the index).
-    guard -- keeps messages from this receiver; None = nothing does.
-    tracer -- is called for its publishes and for what is delivered to it; None (the default) = no calls.
-    brief, detail -- the client info for services in other accounts; None = not made yet.
+    guard -- the permissions of this receiver; None = it may receive everything.
+    tracer -- called for its publishes and deliveries; None (the default) = no calls.
+    brief, detail -- cached client info for services in other accounts; None = not built yet.
     stall_threshold -- bytes waiting in `out` above which a publisher's Ingress.fed_slow is set.
-    pending_max -- bytes that may wait in `out`, 0 (the default) for no bound; what goes above it closes the
+    pending_max -- most bytes in `out`, 0 (the default) for no bound; a delivery that exceeds it closes the
     sink and sets overflowed: the owner ends the connection.
-    socket -- descriptor of a socket that `out` may go straight to, -1 (the default) = owner.flush() sends it.
-    When the socket doesn't take all, owner.flush() is called for the rest.
-    sent_bytes -- what went straight to the socket.
+    socket -- descriptor of a socket that `out` may be sent to directly, -1 (the default) = owner.flush()
+    sends it. When the socket doesn't accept all of it, owner.flush() is called for the rest.
+    sent_bytes -- sent directly to the socket.
     out_bytes, in_bytes -- header and payload, without the protocol around them.
     """
 
@@ -78,13 +78,13 @@ class ClientSink(Sink):
         """Appends protocol text (INFO, PONG, -ERR, ...) and marks the sink dirty."""
 
     def when_drained(self, callback: Callable[[], object]) -> None:
-        """Calls callback() once, as soon as the receiver has taken what it was sent."""
+        """Calls callback() once, when the receiver has taken all pending output."""
 
     def drained(self) -> None:
-        """The receiver can take more (or is gone): tells those who wait for it."""
+        """Notes that the receiver can take more (or is gone), and runs the callbacks of when_drained()."""
 
     def take(self) -> bytes:
-        """Returns the output to send; the sink is clean afterwards and will mark itself again."""
+        """Returns the output to send and clears the dirty mark."""
 
 class ServiceSink(Sink):
     """A Python callable as a sink: before(), then callback(subject, reply, header, payload, origin)."""
@@ -96,10 +96,10 @@ class ServiceSink(Sink):
     ) -> None: ...
 
 class SubjectMapper:
-    """Remembers what became of subjects; one for all connections of an account.
+    """Caches subject mappings; one for all connections of an account.
 
-    decide -- callable(subject) -> (subject to route, is it always so?). It is asked once about a subject
-    that always becomes the same one, and for every message about others.
+    decide -- callable(subject) -> (subject to route, cacheable). Called once for a subject whose mapping is
+    cacheable, and for every message otherwise.
     """
 
     def __init__(self, decide: Callable[[bytes], tuple[bytes, bool]]) -> None: ...
@@ -114,7 +114,7 @@ def publish(
     payload: bytes,
     origin: Sink | None = None,
 ) -> int:
-    """Routes one message; b"" for an absent reply or header. Returns how many took it.
+    """Routes one message; b"" for an absent reply or header. Returns how many receivers accepted it.
 
     A subject with empty tokens reaches no receiver. Raises ValueError for whitespace in subject or reply.
     """

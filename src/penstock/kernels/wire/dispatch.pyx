@@ -1,15 +1,16 @@
 # cython: auto_pickle=False
-"""The hot path of routing: from a message to every interested sink, clients and services among them.
+"""The hot path of routing: from a message to every matching sink, clients and services among them.
 
-Invariants: a message is copied once for each receiver, into its out buffer; nothing of it is kept after route()
-returned. Where publishes come from is ingress.pyx.
+Invariants: a message is copied once for each receiver, into its out buffer; nothing references it after route()
+returned. Publishes arrive through ingress.pyx.
 
-Python code that a sink or an inlet calls may raise what no code foresaw (faults.py). It costs what it was called
-for: a service's message, a receiver's copy, a publish. Everybody else gets theirs. What calls kernels from the
-middle of a tick relies on it: a stream's acks must not stop at a service that raises.
+Python code that a sink or an ingress calls may raise an unexpected exception (faults.py). It fails only the operation
+it was called for: one message to a service, one receiver's copy, one publish. All other receivers get their messages.
+Callers in the middle of a tick rely on this: a service that raises must not stop a stream's acks.
 
-Rejected: one boundary around each delivery (every message between two clients would pay for it, and runs no
-Python code at all); counting the 503 as a delivery (the official server doesn't either: UNSUB max is about messages).
+Rejected: one exception boundary around each delivery (every message between two clients would pay for it, although
+it runs no Python code); counting the 503 as a delivery (the official server doesn't either: UNSUB max counts
+messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
@@ -19,7 +20,7 @@ from penstock.kernels.wire.output cimport OutBuffer, put_msg, put_msg_behind
 from penstock.kernels.routing.grammar cimport has_space
 from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.wire.sinks cimport (
-    INTEREST_CLOSED, DirtyList, SubscriptionEntry, Message, Sink, SinkSubscription, interest_words, is_closed,
+    SUBSCRIPTION_CLOSED, DirtyList, SubscriptionEntry, Message, Sink, SinkSubscription, entry_words, is_closed,
 )
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
 
@@ -42,16 +43,16 @@ cdef extern from *:
     long long send_at_once(int fd, const char* p, size_t n) noexcept nogil
 
 cdef enum:
-    ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
-    MAPPED_MAX = 4096               # decisions of a SubjectMapper that are remembered
-    MAPPED_SIZE_MAX = 4096          # bytes of both subjects of one that is: a transform makes 32 KiB of a few
+    ALLOWED_MAX = 1024              # cached decisions of publish_check
+    MAPPED_MAX = 4096               # cached decisions of a SubjectMapper
+    MAPPED_SIZE_MAX = 4096          # bytes of both subjects of a cached one: a transform can produce 32 KiB
     STALL_THRESHOLD = 8 << 20       # bytes
 
 
 cdef class DeliveryGuard:
-    """What a receiver's permissions mean for what is delivered to it.
+    """Enforces a receiver's permissions on deliveries.
 
-    may_receive -- callable(subject: bytes) -> bool, asked once about a subject; None = all may pass.
+    may_receive -- callable(subject: bytes) -> bool, called once for a subject; None = all are allowed.
     on_reply -- callable(reply: bytes), called for every message with a reply; None = not called.
     """
 
@@ -87,7 +88,7 @@ cdef class DeliveryGuard:
 
 
 cdef class Tracer:
-    """Tells what passes a connection, for a log that shows messages.
+    """Reports the messages of a connection, for a log that shows them.
 
     tell -- callable(received: bool, subject, sid, reply, body: bytes, header_len: int); sid is b"" for a
     publish, body the header block and the payload as the receiver gets them.
@@ -151,10 +152,10 @@ cdef class ClientSink(Sink):
             sent = m[0]
             sent.body, sent.header_len, sent.body_len = body, header_len, body_len
             self.tracer.note(False, sub.sid, &sent)
-        sub.interest.delivered += 1
+        sub.entry.delivered += 1
         self.encoded(body_len, origin)
-        if sub.most and sub.interest.delivered >= sub.most:
-            sub.mark(INTEREST_CLOSED, True)
+        if sub.most and sub.entry.delivered >= sub.most:
+            sub.mark(SUBSCRIPTION_CLOSED, True)
             self.tell_auto_unsubscribe(sub)
         return 1
 
@@ -166,23 +167,23 @@ cdef class ClientSink(Sink):
                 note_fault("subscription that had its maximum", error)
         return 0
 
-    cdef int deliver_to(self, SubscriptionEntry* interest, const Message* m, Sink origin) except -1:
-        if interest.flags or self.guard is not None or self.tracer is not None or (
+    cdef int deliver_to(self, SubscriptionEntry* entry, const Message* m, Sink origin) except -1:
+        if entry.flags or self.guard is not None or self.tracer is not None or (
             m.header_len and not self.headers
         ):
-            return self.deliver(<SinkSubscription>interest.subscription, m, origin)
+            return self.deliver(<SinkSubscription>entry.subscription, m, origin)
         if self.closed or (origin is self and not self.echo):
             return 0
         put_msg_behind(
-            self.out, interest_words(interest), interest.subject_len + <size_t>interest.sid_len + 2,
+            self.out, entry_words(entry), entry.subject_len + <size_t>entry.sid_len + 2,
             m.reply, m.reply_len, m.body, m.header_len, m.body_len,
         )
-        interest.delivered += 1     # after encoded() it may be gone: that wakes who may do anything
+        entry.delivered += 1     # before encoded(), whose callbacks may free the entry
         self.encoded(m.body_len, origin)
         return 1
 
     cdef int encoded(self, size_t body_len, Sink origin) except -1:
-        """A message with a body of that size went into `out`."""
+        """Updates counters and the dirty mark after a message with a body of that size was appended to `out`."""
         self.out_msgs += 1
         self.out_bytes += body_len
         if not self.is_dirty:
@@ -191,8 +192,8 @@ cdef class ClientSink(Sink):
             if isinstance(origin, ClientSink):
                 (<ClientSink>origin).fed_slow = True
             if self.pending_max and self.out.size > self.pending_max:
-                # One read can be multiplied by every subscription of a connection: waiting for the end of
-                # the tick would let it fill memory.
+                # Every subscription of a connection can multiply one read, so a check at the end of the tick
+                # would be too late to bound memory.
                 self.closed = self.overflowed = True
         return 0
 
@@ -200,7 +201,7 @@ cdef class ClientSink(Sink):
         return not (self.closed or is_closed(sub) or self.guard is None) and not self.guard.passes(m)
 
     cdef bint is_blocked(self, size_t backlog_max) noexcept:
-        # Publishers that wait already come before one that would fill the room that has just become free.
+        # Waiters come first: a new publisher must not take the room that has just become free.
         return self.out.size >= self.stall_threshold or self.out.size >= backlog_max or len(self.drain_waiters) != 0
 
     cdef int mark_dirty(self) except -1:
@@ -210,16 +211,16 @@ cdef class ClientSink(Sink):
         return 0
 
     def write(self, const unsigned char[:] data not None):
-        """Appends protocol text (INFO, PONG, -ERR, ...) behind what is there, and marks the sink dirty."""
+        """Appends protocol text (INFO, PONG, -ERR, ...) and marks the sink dirty."""
         self.out.write(data)
         self.mark_dirty()
 
     def when_drained(self, callback):
-        """Calls callback() once, as soon as the receiver has taken what it was sent. Asking twice is asking once."""
+        """Calls callback() once, when the receiver has taken all pending output. A repeated callback counts once."""
         self.drain_waiters[callback] = None
 
     def drained(self):
-        """The receiver can take more (or is gone): tells those who wait for it."""
+        """Notes that the receiver can take more (or is gone), and runs the callbacks of when_drained()."""
         if self.drain_waiters:
             waiters, self.drain_waiters = self.drain_waiters, {}
             for callback in waiters:
@@ -229,9 +230,9 @@ cdef class ClientSink(Sink):
                     note_fault("going on after a receiver was slow", error)
 
     cdef bint send(self) except -1:
-        """Hands `out` to the socket; True when that took it all and nothing is left to do.
+        """Sends `out` to the socket; True when all of it was sent.
 
-        What it doesn't take, and every error, is for the transport to meet.
+        The transport sends the rest, and handles every error.
         """
         cdef OutBuffer out = self.out
         cdef long long taken
@@ -256,11 +257,11 @@ cdef class ClientSink(Sink):
         try:
             return False if self.send() else self.owner.flush()
         except Exception as error:
-            self.owner.fail(error)      # what it holds would never leave: the connection ends
+            self.owner.fail(error)      # the buffered output would never be sent: end the connection
             return False
 
     def take(self):
-        """What is to be sent; the sink is clean afterwards and will mark itself anew."""
+        """Returns the output to send and clears the dirty mark."""
         self.is_dirty = False
         return self.out.take()
 
@@ -269,7 +270,7 @@ cdef class ServiceSink(Sink):
     """A Python callable as a sink: callback(subject, reply, header, payload, origin).
 
     reply and header are b"" when absent, origin is the publisher's Sink or None. before() runs first.
-    What either raises is noted as a fault, and costs this message only: who routes it goes on.
+    An exception of either is noted as a fault and fails only this delivery.
     """
 
     def __init__(self, callback, before=None):
@@ -286,7 +287,7 @@ cdef class ServiceSink(Sink):
         payload = PyBytes_FromStringAndSize(
             m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)
         )
-        sub.interest.delivered += 1
+        sub.entry.delivered += 1
         note_call(origin)
         try:
             if self.before is not None:
@@ -298,7 +299,7 @@ cdef class ServiceSink(Sink):
 
 
 cdef void note_call(Sink origin) noexcept:
-    """What this publisher sent called something that may take long."""
+    """Notes that a message of this publisher called a service that may take long."""
     if isinstance(origin, ClientSink):
         (<ClientSink>origin).called = True
 
@@ -306,7 +307,7 @@ cdef void note_call(Sink origin) noexcept:
 # --- routing
 
 cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, Sink origin) except -1:
-    """To one member chosen at random, or the next one that takes it."""
+    """Delivers to one member chosen at random, or else to the next one that accepts the message."""
     cdef size_t n = <size_t>len(group)
     cdef size_t first = 0
     cdef size_t i
@@ -321,21 +322,21 @@ cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, S
 
 
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1:
-    cdef Lookup sought
-    sought.subject, sought.n, sought.index = m.subject, m.subject_len, NULL
-    return route_looked_up(index, &sought, m, origin)
+    cdef Lookup lookup
+    lookup.subject, lookup.n, lookup.index = m.subject, m.subject_len, NULL
+    return route_looked_up(index, &lookup, m, origin)
 
 
-cdef int route_looked_up(SubscriptionIndex index, Lookup* sought, const Message* m, Sink origin) except -1:
-    """The same for a message whose subject's lookup has perhaps begun."""
-    cdef SubscriptionEntry* sole = NULL
-    cdef MatchResult result = index.lookup_or_sole(sought, &sole)
+cdef int route_looked_up(SubscriptionIndex index, Lookup* lookup, const Message* m, Sink origin) except -1:
+    """Like route(), with a lookup that may have been prefetched."""
+    cdef SubscriptionEntry* single = NULL
+    cdef MatchResult result = index.lookup_or_single(lookup, &single)
     cdef list plain, groups
     cdef SinkSubscription sub
     cdef Py_ssize_t i
     cdef int taken = 0
-    if sole != NULL:
-        return 0 if sole.flags & INTEREST_CLOSED else (<Sink>sole.receiver).deliver_to(sole, m, origin)
+    if single != NULL:
+        return 0 if single.flags & SUBSCRIPTION_CLOSED else (<Sink>single.receiver).deliver_to(single, m, origin)
     plain = result.plain
     groups = result.groups
     for i in range(len(plain)):
@@ -350,7 +351,7 @@ cdef int route_looked_up(SubscriptionIndex index, Lookup* sought, const Message*
 cpdef int publish(
     SubscriptionIndex index, bytes subject, bytes reply, bytes header, bytes payload, Sink origin=None,
 ) except -1:
-    """Routes one message from Python; b"" for an absent reply or header. Returns how many took it.
+    """Routes one message from Python; b"" for an absent reply or header. Returns how many receivers accepted it.
 
     A subject with empty tokens (some client's odd reply, say) reaches no receiver. Whitespace would break the
     frames of the receivers: ValueError.
@@ -372,7 +373,7 @@ cpdef int publish(
 
 
 cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1:
-    """The 503 status to the publisher's own subscription to the reply, if it has one."""
+    """Sends the 503 status to the publisher's own subscription to the reply, if it has one."""
     return answer_status(
         index, sink, m,
         b"NATS/1.0 503\r\nNats-Subject: "
@@ -382,7 +383,7 @@ cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Me
 
 
 cdef int answer_status(SubscriptionIndex index, ClientSink sink, const Message* m, bytes header) except -1:
-    """A header block without a message to the publisher's own subscription to the reply, if it has one."""
+    """Sends a header block without payload to the publisher's own subscription to the reply, if it has one."""
     cdef MatchResult result = index.lookup(m.reply, m.reply_len)
     cdef SinkSubscription sub
     cdef size_t n = <size_t>PyBytes_GET_SIZE(header)
@@ -398,9 +399,9 @@ cdef int answer_status(SubscriptionIndex index, ClientSink sink, const Message* 
 
 
 cdef class SubjectMapper:
-    """Mappings of an account for the hot path: a subject that always becomes the same one is asked about once.
+    """Caches an account's subject mappings for the hot path.
 
-    decide -- callable(subject: bytes) -> (subject to route: bytes, is it always so: bool).
+    decide -- callable(subject: bytes) -> (subject to route: bytes, cacheable: bool).
     """
 
     def __cinit__(self, decide):

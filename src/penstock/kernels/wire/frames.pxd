@@ -25,7 +25,7 @@ cpdef enum ParseError:
     ERROR_PAYLOAD = 4               # -ERR 'Maximum Payload Violation'
     ERROR_NO_CONNECT = 5            # connect_only, and the line is no CONNECT: -ERR 'Authorization Violation'
 
-# One parsed frame. Pointers reach into the parser's buffer and die at the next get_buffer/feed.
+# One parsed frame. Pointers refer to the parser's buffer and are valid until the next get_buffer() or feed().
 cdef struct Frame:
     int op
     const char* subject         # PUB HPUB MSG HMSG SUB
@@ -44,21 +44,21 @@ cdef class FrameParser:
     cdef size_t start           # first byte not yet consumed
     cdef size_t end             # one past the last byte read
     cdef size_t capacity
-    cdef size_t need            # total bytes from `start` the frame under way needs; 0 when unknown
+    cdef size_t need            # size of the incomplete frame at `start`, bytes; 0 when unknown
     cdef Py_ssize_t exports     # live views handed out by get_buffer
-    cdef size_t view_max        # most bytes that a view has room for; 0: as many as there are
-    cdef size_t offered         # bytes of the last view; a read that fills it has more behind it
+    cdef size_t view_max        # most bytes of a view; 0: all of the free room
+    cdef size_t offered         # bytes of the last view; after a read that fills it, more is waiting
     cdef public size_t max_control_line
     cdef public size_t max_payload
-    cdef public bint connect_only   # until the peer has shown who it is, nothing but CONNECT is taken
+    cdef public bint connect_only   # accept only CONNECT, until the peer is authenticated
     cdef readonly int error     # ParseError
-    # Next frame into f, or OP_NEED_MORE, or OP_ERROR. The one call the hot loops make.
+    # Next frame into f, or OP_NEED_MORE, or OP_ERROR. The only call of the hot loops.
     cdef int next(self, Frame* f) except -1
-    # Goes back to where `start` was before next(): what was taken since comes again.
+    # Rewinds to `start` as it was before next(): the frames parsed since then are parsed again.
     cdef void go_back(self, size_t start) noexcept
     cdef readonly int stopped_op        # the Op at which next_batch() stopped
     cdef size_t line_scanned    # bytes from `start` already searched for the end of a control line
-    cdef uint64_t epoch         # grows whenever pointers of frames die
+    cdef uint64_t epoch         # grows whenever pointers of frames become invalid
     cdef bytes last_subject     # of next_batch(): most messages repeat the one before
     cdef int fail(self, Frame* f, ParseError error) noexcept
     cdef int next_in_line(self, Frame* f) noexcept

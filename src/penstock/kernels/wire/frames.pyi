@@ -1,4 +1,4 @@
-"""What Python sees of the frame parser."""
+"""Python interface of the frame parser."""
 
 from enum import IntEnum
 from typing import Final
@@ -56,7 +56,7 @@ ERROR_NO_CONNECT: Final = ParseError.ERROR_NO_CONNECT
 
 class PyFrame:
     """One frame. SUB has its queue group in `reply` (also as `queue`); CONNECT and INFO their JSON and -ERR
-    its text, without quotes, in `payload`. What is absent is None; for OP_ERROR everything but `op` is."""
+    its text, without quotes, in `payload`. Absent parts are None; for OP_ERROR all parts but `op` are."""
 
     @property
     def op(self) -> int: ...
@@ -80,7 +80,7 @@ class FrameParser:
 
     max_control_line -- largest argument part of a control line, bytes (a client reading INFO sets it high).
     max_payload -- largest header and payload together, bytes; 0 = unlimited.
-    connect_only -- every line but CONNECT is ERROR_NO_CONNECT, known by its first byte.
+    connect_only -- every line but CONNECT is ERROR_NO_CONNECT, from its first byte on.
     error -- a ParseError; once it is not ERROR_NONE the parser stays stopped.
     stopped_op -- the Op at which next_batch() stopped.
     """
@@ -104,13 +104,13 @@ class FrameParser:
         """
 
     def buffer_updated(self, n: int) -> None:
-        """Says that n bytes were read into the last view. Raises ValueError when there was no such room."""
+        """Notes that n bytes were read into the last view. Raises ValueError when the view was smaller."""
 
     def feed(self, data: Buffer) -> None:
-        """Appends bytes, for sources that are no BufferedProtocol."""
+        """Appends bytes, for sources other than a BufferedProtocol."""
 
     def next_frame(self) -> PyFrame | None:
-        """The next frame, None when more bytes are needed; op OP_ERROR when the peer broke the protocol."""
+        """The next frame, None when more bytes are needed; op OP_ERROR for a protocol error of the peer."""
 
     def next_batch(self, limit: int = -1) -> list[tuple[int, bytes, bytes | None, bytes | None, bytes]]:
         """MSG/HMSG up to the first other frame: (sid, subject, reply, header, payload); see stopped_op."""

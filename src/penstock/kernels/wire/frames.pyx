@@ -1,24 +1,24 @@
 # cython: auto_pickle=False
 """Incremental parser of NATS protocol frames, both directions; output.pyx writes them.
 
-Theory of operation. The parser owns one growable read buffer, `data[start:end]` being what was read and
-not yet consumed. A frame is a control line, for PUB, HPUB, MSG and HMSG followed by a body and CRLF.
-next() has three outcomes: a frame, OP_NEED_MORE, OP_ERROR. While the body of a frame is still on its way
-`need` holds the size of the whole frame, and next() compares two numbers; while a control line is on its
-way `line_scanned` remembers how far it was searched, so that no byte is looked at again for each read.
+Theory of operation. The parser owns one growable read buffer; `data[start:end]` is read and not yet consumed.
+A frame is a control line, for PUB, HPUB, MSG and HMSG followed by a body and CRLF. next() has three outcomes: a
+frame, OP_NEED_MORE, OP_ERROR. While the body of a frame is incomplete, `need` holds the size of the whole frame, and
+next() compares two numbers. While a control line is incomplete, `line_scanned` is the length already searched, so
+that the next read does not search those bytes again.
 
 Invariants: start <= end <= capacity; the buffer moves or grows only in get_buffer() and feed(), and never
-while a view of it is alive or it is pinned (`exports` > 0); after an error the parser stays stopped; what
-a stream of bytes parses to doesn't depend on how it was cut into reads.
+while a view of it exists or it is pinned (`exports` > 0); after an error the parser stays stopped; the frames
+parsed from a stream of bytes don't depend on how it is split into reads.
 
-Verbs are checked as soon as their bytes are there, as the official server does: rubbish is refused without
-waiting for a line end, and with connect_only every verb but CONNECT is, by its first byte: a peer that may
-not publish must not fill memory with a payload. A control line ends with LF, the CR before it is optional; a
-CR anywhere else among arguments is refused, so that it can't be smuggled into a subject.
+The parser checks a verb as soon as its bytes arrive, as the official server does: it refuses an unknown verb without
+waiting for a line end, and with connect_only any verb but CONNECT at its first byte, because an unauthenticated peer
+must not fill memory with a payload. A control line ends with LF, the CR before it is optional; a CR anywhere else
+among arguments is refused, so that it can't be smuggled into a subject.
 
 Rejected: a state machine over single bytes (memchr and whole-line parsing measured three times as fast);
 keeping the parsed arguments of a frame that waits for its body (its control line is parsed once more when
-the body is there, at most once a frame).
+the body is complete, at most once per frame).
 """
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
@@ -40,14 +40,14 @@ cdef extern from *:
     size_t first_marked(uint64_t word) noexcept nogil       # the first byte with a bit set, or one before it
 
 cdef enum:
-    READ_ROOM = 1 << 16             # least room a read is given
+    READ_ROOM = 1 << 16             # minimum room for a read
     CAPACITY_FIRST = 1 << 17
-    CAPACITY_KEPT = 1 << 20         # an empty buffer larger than this is given back
+    CAPACITY_KEPT = 1 << 20         # an empty buffer larger than this is freed
     # A control line is its arguments, at most max_control_line bytes, and the verb, blanks and CR before
     # and after them, for which this much is allowed.
     LINE_SLACK = 16
     ARGUMENTS_MAX = 4               # HPUB and HMSG have the most: 3 or 4, and 4 or 5
-    ARGUMENTS_SPACE = 6             # one more than any verb takes, so that too many are noticed
+    ARGUMENTS_SPACE = 6             # one more than any verb has, so that too many are detected
     SIZE_DIGITS_MAX = 9
 
 # The members of both enums are names of the module as well: `frames.OP_PUB`.
@@ -71,7 +71,7 @@ cdef inline const char* skip_blanks(const char* p, const char* end) noexcept nog
 
 
 cdef inline const char* past_word(const char* p, const char* end) noexcept nogil:
-    """Skips what is above the blank, eight bytes at a time; stops at the latest eight bytes before the end."""
+    """Skips bytes above the blank, eight at a time; stops at the latest eight bytes before the end."""
     cdef uint64_t word
     while end - p >= 8:
         memcpy(&word, p, 8)
@@ -83,7 +83,7 @@ cdef inline const char* past_word(const char* p, const char* end) noexcept nogil
 
 
 cdef inline int split(const char* p, const char* end, Span* spans) noexcept nogil:
-    """Splits by blanks into at most ARGUMENTS_SPACE spans; -1 when there is a CR among them."""
+    """Splits by blanks into at most ARGUMENTS_SPACE spans; -1 when one contains a CR."""
     cdef int count = 0
     cdef const char* token
     while True:
@@ -118,8 +118,8 @@ cdef inline bint parse_size(const Span* span, size_t* size) noexcept nogil:
     return True
 
 
-# Which verbs there are, by their upper-case letters. `blank`: must a blank follow the verb? Otherwise
-# anything may (PING, PONG and +OK ignore the rest of their line; JSON may follow CONNECT and INFO at once).
+# The verbs, in upper-case letters. `blank`: must a blank follow the verb? Otherwise anything may follow
+# (PING, PONG and +OK ignore the rest of their line; JSON may follow CONNECT and INFO immediately).
 cdef struct Verb:
     const char* name
     size_t n
@@ -142,9 +142,9 @@ VERBS[11] = Verb(b"-ERR", 4, OP_ERR, True)
 
 
 cdef int match_verb(const char* p, size_t n, bint whole, size_t* verb_len) noexcept nogil:
-    """The Op of the verb at p; OP_NEED_MORE when n bytes are a beginning of one; OP_ERROR for any other.
+    """The Op of the verb at p; OP_NEED_MORE when the n bytes are a prefix of one; OP_ERROR for any other.
 
-    whole -- all of the line is there: a mere beginning is no verb.
+    whole -- the line is complete: a prefix is no verb.
     """
     cdef int i
     cdef size_t k, shared
@@ -161,7 +161,7 @@ cdef int match_verb(const char* p, size_t n, bint whole, size_t* verb_len) noexc
                 break
         else:
             if n < verb.n or (n == verb.n and verb.blank):
-                # -ERR alone on its line is let through: there is nothing in it to misread.
+                # -ERR alone on its line is accepted: it has no text to misread.
                 if not whole or (n == verb.n and verb.op == OP_ERR):
                     verb_len[0] = verb.n
                     return verb.op if whole else OP_NEED_MORE
@@ -205,7 +205,7 @@ cdef class FrameParser:
     # --- the read buffer
 
     cdef int make_room(self, size_t room) except -1:
-        """Room for that many bytes behind `end`. Pointers of frames die here."""
+        """Makes room for that many bytes after `end`. Invalidates pointers of frames."""
         cdef size_t kept = self.end - self.start
         cdef size_t capacity
         cdef char* data
@@ -224,7 +224,7 @@ cdef class FrameParser:
         if self.data != NULL and self.capacity - self.end >= room:
             return 0
         if self.exports:
-            raise BufferError("the read buffer can't grow while a view of it is alive or frames are in use")
+            raise BufferError("the read buffer can't grow while a view of it exists or frames are in use")
         if room > (<size_t>-1) // 4 - kept:
             raise MemoryError(f"a read buffer can't take {room} more bytes")
         capacity = self.capacity if self.capacity else CAPACITY_FIRST
@@ -248,28 +248,28 @@ cdef class FrameParser:
     def get_buffer(self, Py_ssize_t size_hint=-1):
         """A writable view of the room for the next read: at least `size_hint` bytes, and at least 64 KiB.
 
-        For asyncio's BufferedProtocol. A frame larger than the buffer makes it grow by doubling, never at
-        once to the size that the peer claims. Pointers and `control()` frames from before are dead.
-        Raises BufferError when the buffer would have to move while an earlier view is still alive.
+        For asyncio's BufferedProtocol. A frame larger than the buffer makes it grow by doubling, never
+        directly to the size that the peer announces. Invalidates earlier pointers and `control()` frames.
+        Raises BufferError when the buffer would have to move while an earlier view exists.
         """
         cdef size_t room = READ_ROOM
         cdef size_t kept = self.end - self.start
         if size_hint > READ_ROOM:
             room = <size_t>size_hint
         if self.need > kept and self.need - kept > room:
-            # Up to as much again as is there already; the next call gives more.
+            # At most double what was received: the peer has to send bytes to make the buffer grow.
             room = min(self.need - kept, max(room, self.capacity))
         self.make_room(room)
         return self.view_of_room()
 
     def buffer_updated(self, Py_ssize_t n):
-        """Says that `n` bytes were read into the last view of get_buffer()."""
+        """Notes that `n` bytes were read into the last view of get_buffer()."""
         if n < 0 or <size_t>n > self.capacity - self.end:
             raise ValueError(f"buffer_updated({n}), but there was room for {self.capacity - self.end} bytes")
         self.end += <size_t>n
 
     def feed(self, data):
-        """Appends bytes (any contiguous buffer), for sources that are no BufferedProtocol."""
+        """Appends bytes (any contiguous buffer), for sources other than a BufferedProtocol."""
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -314,7 +314,7 @@ cdef class FrameParser:
     cdef void go_back(self, size_t start) noexcept:
         self.start = start
         self.line_scanned = self.need = 0
-        self.error = ERROR_NONE         # whatever was wrong lies ahead, and is found again
+        self.error = ERROR_NONE         # the parser finds the error again after `start`
 
     cdef int next_in_line(self, Frame* f) noexcept:
         """Finds the control line at `start` and parses it."""
@@ -350,7 +350,7 @@ cdef class FrameParser:
         return self.parse_arguments(f, op, p, eol)
 
     cdef int parse_arguments(self, Frame* f, int op, const char* p, const char* end) noexcept:
-        """`p` to `end` are the arguments of a whole control line; `line_scanned` is where its LF stands."""
+        """`p` to `end` are the arguments of a complete control line; `line_scanned` is the offset of its LF."""
         cdef Span a[ARGUMENTS_SPACE]
         cdef int count
         cdef size_t header_len = 0, body_len = 0
@@ -394,7 +394,7 @@ cdef class FrameParser:
                 if count != 1 and count != 2:
                     return self.fail(f, ERROR_MALFORMED)
                 f.sid, f.sid_len = a[0].p, a[0].n
-                # A maximum which is no number means "now", as the official server has it.
+                # A maximum which is no number means "now", as on the official server.
                 if count == 2 and parse_size(&a[1], &body_len):
                     f.max_msgs = body_len
         elif op == OP_CONNECT or op == OP_INFO or op == OP_ERR:
@@ -413,11 +413,11 @@ cdef class FrameParser:
         return op
 
     cdef int take_body(self, Frame* f, const char* body, size_t header_len, size_t body_len) noexcept:
-        """Consumes the frame when its body and the CRLF behind it are there."""
+        """Consumes the frame when its body and the CRLF after it are complete."""
         cdef size_t need = <size_t>(body - self.data) - self.start + body_len + 2
         cdef size_t have = self.end - self.start
         if have < need:
-            # The bytes that should be CR and LF are judged when both are there.
+            # Checks CR and LF only when both have arrived.
             self.need = need
             f.op = OP_NEED_MORE
             return OP_NEED_MORE
@@ -432,10 +432,10 @@ cdef class FrameParser:
         return f.op
 
     def next_frame(self):
-        """The next frame, or None when it is not all there yet.
+        """The next frame, or None while it is incomplete.
 
-        Nothing is raised for what the peer does: a breach of the protocol is a frame with op OP_ERROR,
-        now and at every further call, and `error` says which.
+        A protocol error of the peer raises nothing: it returns a frame with op OP_ERROR, now and at every
+        further call, and `error` says which.
         """
         cdef Frame f
         if self.next(&f) == OP_NEED_MORE:
@@ -446,7 +446,7 @@ cdef class FrameParser:
         """All MSG and HMSG frames up to the first other frame: [(sid, subject, reply, header, payload), ...].
 
         sid is an int, reply and header are None when absent, the others bytes. `stopped_op` then says
-        what comes next: OP_NEED_MORE, the Op of a frame (read it with next_frame()) or OP_ERROR; OP_MSG or
+        what follows: OP_NEED_MORE, the Op of a frame (read it with next_frame()) or OP_ERROR; OP_MSG or
         OP_HMSG only when `limit` messages were taken. A sid that is no number is ERROR_MALFORMED.
         """
         cdef list batch = []
@@ -462,7 +462,7 @@ cdef class FrameParser:
             op = self.next(&f)
             if op != OP_MSG and op != OP_HMSG:
                 if op != OP_ERROR:
-                    self.start = start          # not ours: next_frame() will see it
+                    self.start = start          # not a message: left for next_frame()
                 break
             if count == limit:
                 self.start = start
@@ -516,7 +516,7 @@ cdef bytes bytes_or_none(const char* p, size_t n):
 
 
 cdef PyFrame to_python(const Frame* f):
-    """Copies a frame out of the read buffer. Only `op` is looked at for OP_ERROR."""
+    """Copies a frame out of the read buffer. For OP_ERROR only `op` is set."""
     cdef PyFrame frame = PyFrame.__new__(PyFrame)
     frame.op = f.op
     if f.op == OP_ERROR:

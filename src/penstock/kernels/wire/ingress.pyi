@@ -12,19 +12,19 @@ class Ingress:
 
     index -- the account's subscriptions; set it before the first publish.
     verbose, pedantic, no_responders -- as in CONNECT; all False at first.
-    publish_check -- callable(subject), False = drop (it has sent its -ERR), True = allowed, remembered until
+    publish_check -- callable(subject), False = drop (it has sent its -ERR), True = allowed, cached until
     forget_permissions(); any other number = allowed this time. None = all allowed.
-    mapper -- changes the subjects of publishes before anything checks them. None = nothing does.
+    mapper -- changes the subjects of publishes before any check. None = no mapping.
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch again.
-    on_control, on_fed_slow, trigger -- for received(): what is called with the Op of a frame that is none of
-    a publish, and goes on with it; what is called when fed_slow is set; and whose tick a read may end, and
-    whose budget it has (None: it ends no tick and has no budget). is_direct -- reads come straight from the
-    socket: only they end a tick.
-    on_wait -- callable(): the budget is used up, and what was read waits for go_on() in a later turn of the
-    loop; None = it works for as long as there is something. waiting -- for go_on().
-    held -- while True nothing is worked on.
-    on_traced -- callable(subject, reply, header, payload) -> how many took it: routes publishes whose headers
-    ask for a trace, as with trace_parent a `traceparent` does. None = they are routed like others.
+    on_control -- called by received() with the Op of a frame other than a publish; it handles the frame.
+    on_fed_slow -- called by received() when fed_slow is set.
+    trigger -- runs the tick that a read may end, and has the time budget. None = no tick and no budget.
+    is_direct -- reads come directly from the socket: only such reads end a tick.
+    on_wait -- callable(): the budget is used up, and the input waits for go_on() in a later turn of the
+    loop; None = no time limit. waiting -- input waits for go_on().
+    held -- while True, input is not processed.
+    on_traced -- callable(subject, reply, header, payload) -> number of receivers: routes publishes whose
+    headers request a trace; with trace_parent, `traceparent` does. None = they are routed like others.
     active -- has read something since it was set False. read_bytes -- of the last read.
     """
 
@@ -59,13 +59,13 @@ class Ingress:
         """Dispatches publishes; OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR."""
 
     def received(self, n: int) -> None:
-        """Works on the `n` bytes that a read put into the parser's buffer, and may end the tick."""
+        """Processes the `n` bytes that a read put into the parser's buffer, and may end the tick."""
 
     def go_on(self) -> None:
-        """Works on what waits, for as long as the budget of a part allows."""
+        """Processes waiting input within the budget of a part."""
 
     def finish(self) -> None:
-        """Works through all that was read, whatever it takes."""
+        """Processes all input without regard to the budget."""
 
     def control(self) -> PyFrame:
         """The frame process() stopped at. Raises RuntimeError when there is none or more was read since."""
@@ -74,4 +74,4 @@ class Ingress:
         """Clears the cache: publish_check is called again for every subject."""
 
 def asks(header: bytes, parent: bool) -> bool:
-    """Does a header block name a destination of traces? With `parent`, a `traceparent` asks as well."""
+    """Does a header block name a trace destination? With `parent`, a `traceparent` counts as well."""

@@ -1,16 +1,16 @@
 # cython: auto_pickle=False
 """The input half of a connection: from its read buffer to the router.
 
-Invariants: nothing of a message is kept after process() returned; while process() runs, the read buffer can't
-move, so that a service called from there may do what it likes with other connections.
+Invariants: nothing references a message after process() returned; while process() runs, the read buffer can't
+move, so that a service called from there may use other connections freely.
 
 A publish is treated as the official server (2.15) does, in this order: count it, map its subject, refuse
 subjects and replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 without receivers.
 
-Whether a publish asks to be traced is looked at for every message with headers, so it only finds lines. What the
-values mean, and whether the trace happens, is decided in Python (server/monitoring/message_trace.py).
+The check for a trace request runs for every message with headers, so it only searches for header names. Python
+interprets the values and decides whether to trace (server/monitoring/message_trace.py).
 
-Rejected: handing PUB frames to Python when pedantic or verbose are on (the answers are two fixed texts).
+Rejected: passing PUB frames to Python when pedantic or verbose are on (the answers are two fixed texts).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
@@ -31,11 +31,11 @@ from penstock.kernels.wire.ticks cimport (
 from penstock.faults import describe as describe_fault, note as note_fault
 
 cdef enum:
-    ALLOWED_MAX = 1024              # decisions of publish_check that are remembered
-    AHEAD = 32                      # publishes whose lookups wait for memory together
-    TAKEN_MAX = 32                  # deliveries between two looks at the clock
-    UNLOOKED_MAX = 128              # publishes between two looks in a long part: a look costs half a publish
-    LIGHT_BYTES = 16 << 10          # a read with more is no light one
+    ALLOWED_MAX = 1024              # cached decisions of publish_check
+    AHEAD = 32                      # publishes whose lookups are prefetched together
+    TAKEN_MAX = 32                  # deliveries between two reads of the clock
+    UNLOOKED_MAX = 128              # publishes between two reads of the clock in a long part: each costs half a publish
+    LIGHT_BYTES = 16 << 10          # a larger read makes a connection heavy
     DEST_LEN = 16
     PARENT_LEN = 12
 
@@ -43,7 +43,7 @@ cdef enum:
 # --- headers that ask for a trace
 
 cdef inline bint is_parent(const char* p) noexcept nogil:
-    """`traceparent:`, in letters of any size."""
+    """Is it `traceparent:`, in any case?"""
     cdef const char* name = b"traceparent:"
     cdef int i
     for i in range(PARENT_LEN):
@@ -76,11 +76,11 @@ def asks(bytes header not None, bint parent):
 # --- the connection
 
 cdef class Ingress:
-    """The input half of a connection: what its parser reads is routed through `index`.
+    """The input half of a connection: routes the publishes that its parser reads through `index`.
 
-    sink -- the same connection's output half: answers and counters go there.
-    index -- the account's subscriptions; None until the connection belongs to an account, and then
-    publishing is refused as Python code's mistake (RuntimeError).
+    sink -- the connection's output half, for responses and counters.
+    index -- the account's subscriptions; None until the connection belongs to an account: until then a
+    publish is a bug of the caller (RuntimeError).
     """
 
     def __cinit__(self, ClientSink sink not None, SubscriptionIndex index=None, FrameParser parser=None):
@@ -91,7 +91,7 @@ cdef class Ingress:
 
     @property
     def fed_slow(self):
-        """Has it delivered to a sink above its stall_threshold? Set it False to watch anew."""
+        """Has it delivered to a sink above its stall_threshold? Set it False to reset it."""
         return self.sink.fed_slow
 
     @fed_slow.setter
@@ -99,15 +99,15 @@ cdef class Ingress:
         self.sink.fed_slow = value
 
     def forget_permissions(self):
-        """Asks publish_check anew about every subject."""
+        """Clears the cache: publish_check is called again for every subject."""
         self.allowed.clear()
 
     def received(self, Py_ssize_t n):
-        """Works through the `n` bytes that a read put into the parser's buffer; perhaps it ends the tick.
+        """Processes the `n` bytes that a read put into the parser's buffer; may end the tick.
 
-        When its budget is used up before, or while it reads what fills its buffer again and again, on_wait()
-        is called: the rest waits for go_on(), and what is read meanwhile waits behind it. Where there are
-        connections with little to do, all that one reads that fills parts waits: they are read first.
+        When the budget is used up first, or reads keep filling the buffer, it calls on_wait(): the rest, and
+        later reads, wait for go_on(). While connections with little to do are active, all input of a connection
+        that fills its parts waits, so that the others are read first.
         """
         self.parser.buffer_updated(n)
         if self.sink.closed:
@@ -124,14 +124,14 @@ cdef class Ingress:
         self.work_on(<size_t>n, self.filled)
 
     def go_on(self):
-        """The next part of what was read and waits; `waiting` says whether there is still more."""
+        """Processes the next part of the waiting input; `waiting` says whether some is left."""
         self.waiting = False
         self.used = 0
         if not self.sink.closed and not self.held:
             self.work_on(self.parser.end - self.parser.start, False)
 
     def finish(self):
-        """Works through everything that was read, without regard to others: no turn comes after."""
+        """Processes all input without regard to the budget: the connection gets no further turn."""
         self.waiting = False
         if not self.sink.closed and not self.held:
             self.unbounded = True
@@ -141,7 +141,7 @@ cdef class Ingress:
                 self.unbounded = False
 
     cdef int work_on(self, size_t n, bint full) except -1:
-        """Works on what was read for as long as the budget of a part allows; full: more is behind it."""
+        """Processes input within the budget of a part; full: more input is waiting in the socket."""
         cdef TickTrigger trigger = self.trigger
         cdef LoopBudget budget
         cdef uint64_t messages = self.sink.in_msgs
@@ -166,7 +166,7 @@ cdef class Ingress:
                 messages = self.sink.in_msgs - messages
                 trigger.end_read(n, messages, full, self.note_weight(budget, n, messages, full))
                 if full:
-                    # The loop reads a socket that fills the buffer up to 32 times in a row: they are one part.
+                    # The loop reads a socket that fills the buffer up to 32 times in a row: these form one part.
                     self.used += budget.taken()
                     self.spent = self.spent or budget.is_spent()
                 else:
@@ -180,7 +180,7 @@ cdef class Ingress:
         return 0
 
     cdef bint yields(self) except -1:
-        """Is it one that fills parts, where there are others with little to do?"""
+        """Should it wait because it fills its parts while connections with little to do are active?"""
         cdef LoopBudget budget
         if self.heavy_until == 0 or self.trigger is None or self.on_wait is None:
             return False
@@ -205,7 +205,7 @@ cdef class Ingress:
         return False
 
     cdef int unlooked_max(self) noexcept:
-        """How many publishes may pass between two looks at the clock."""
+        """How many publishes to route between two reads of the clock."""
         if self.trigger is None or self.trigger.budget.short or self.mapper is not None:    # (which may call Python)
             return AHEAD
         return UNLOOKED_MAX
@@ -239,8 +239,8 @@ cdef class Ingress:
         """Dispatches publishes; returns OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR.
 
         After an Op: read the frame with control(), then call process() again. A closed sink stops it
-        with OP_NEED_MORE, and so does the end of its part of the turn. Whatever a ServiceSink raises comes
-        out here; the frame that led there is consumed.
+        with OP_NEED_MORE, and so does the end of its part of the turn. Propagates the exception of a publish,
+        whose frame is consumed.
         """
         if self.busy:
             raise RuntimeError("process() was called from within itself")
@@ -256,22 +256,22 @@ cdef class Ingress:
     cdef int run(self) except -1:
         cdef FrameParser parser = self.parser
         cdef PublishFrame ahead[AHEAD + 1]
-        cdef Lookup sought[AHEAD]
+        cdef Lookup lookups[AHEAD]
         cdef int count
         cdef int op = OP_PUB
         cdef int most = self.unlooked_max()
-        # A part begins with something, so that it comes forward. What comes after a control frame looks at the clock.
+        # Each part processes at least one frame, so that it makes progress. After a control frame it reads the clock.
         cdef int unlooked = 0 if self.fresh else most
         self.fresh = False
         while not self.sink.closed:
-            if unlooked >= most and op == OP_PUB:   # what is at its end looks at no clock
+            if unlooked >= most and op == OP_PUB:   # at the end of the input the clock does not matter
                 if self.is_over():
                     break
                 unlooked = 0
-            count = self.take_ahead(ahead, sought, &op)
+            count = self.take_ahead(ahead, lookups, &op)
             if count:
                 unlooked += count
-                self.publish_ahead(ahead, sought, count)
+                self.publish_ahead(ahead, lookups, count)
                 if self.sink.closed or self.spent:
                     break
             if op == OP_PUB or (op == OP_NEED_MORE and count):
@@ -283,10 +283,10 @@ cdef class Ingress:
             return op
         return OP_NEED_MORE
 
-    cdef int take_ahead(self, PublishFrame* ahead, Lookup* sought, int* op) except -1:
-        """Takes the publishes that were read, AHEAD at most; `op` is what comes then, OP_PUB for perhaps more.
+    cdef int take_ahead(self, PublishFrame* ahead, Lookup* lookups, int* op) except -1:
+        """Parses at most AHEAD publishes; `op` is what follows them, OP_PUB when there may be more.
 
-        Where each began, and what comes then, stands in `start`.
+        `start` of each element, and of the one after the last, is the offset at which that frame begins.
         """
         cdef FrameParser parser = self.parser
         cdef Frame* f
@@ -300,7 +300,7 @@ cdef class Ingress:
             op[0] = parser.next(f)
             if op[0] == OP_PUB or (op[0] == OP_HPUB and self.sink.headers):
                 op[0] = OP_PUB
-                sought[count].subject, sought[count].n, sought[count].index = f.subject, f.subject_len, NULL
+                lookups[count].subject, lookups[count].n, lookups[count].index = f.subject, f.subject_len, NULL
                 count += 1
                 continue
             if op[0] == OP_HPUB:
@@ -309,29 +309,29 @@ cdef class Ingress:
                 self.frame = f[0]
             break
         if count > 1 and self.mapper is None and self.index is not None:
-            self.index.seek(sought, <size_t>count)
+            self.index.seek(lookups, <size_t>count)
         return count
 
-    cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* sought, int count) except -1:
-        """Routes what was taken. When the sink closes or the part is over, what comes after that publish, the
-        frame that ended the taking too, is as if it had never been taken."""
+    cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* lookups, int count) except -1:
+        """Routes the parsed publishes. When the sink closes or the part is over, it rewinds the parser to the frame
+        after the last routed one, so that later frames are parsed again."""
         cdef int i = 0
         self.sink.called = False
         while i < count and not self.sink.closed and not self.spent:
-            i = self.publish_some(ahead, sought, i, count)
+            i = self.publish_some(ahead, lookups, i, count)
         if self.sink.closed or self.spent:
             self.parser.go_back(ahead[i].start)
         return 0
 
-    cdef int publish_some(self, const PublishFrame* ahead, Lookup* sought, int i, int count) except -1:
-        """Routes from the i-th on; returns how far it got: behind the one that raised, or with which its part
-        was over, or to the end."""
+    cdef int publish_some(self, const PublishFrame* ahead, Lookup* lookups, int i, int count) except -1:
+        """Routes publishes from the i-th on; returns the index after the one that raised or ended the part, or
+        `count`."""
         cdef ClientSink sink = self.sink
         cdef int taken = 0
         try:
             while i < count and not sink.closed:
                 i += 1
-                taken += self.publish_frame(&ahead[i - 1].frame, &sought[i - 1])
+                taken += self.publish_frame(&ahead[i - 1].frame, &lookups[i - 1])
                 if sink.called or taken > TAKEN_MAX:
                     sink.called = False
                     taken = 0
@@ -342,7 +342,8 @@ cdef class Ingress:
         return i
 
     cdef int fail(self, const Frame* f, object error) except -1:
-        """Routing a publish raised: it reaches no more receivers, and the answer to its reply says why."""
+        """Handles an exception from routing a publish: the message reaches no further receivers, and its reply
+        subject gets the error."""
         cdef Message m
         cdef bytes subject = PyBytes_FromStringAndSize(f.subject, <Py_ssize_t>f.subject_len)
         fault = note_fault(f"publish to {ascii(subject)}", error)
@@ -351,11 +352,11 @@ cdef class Ingress:
             answer_status(self.index, self.sink, &m, f"NATS/1.0 500 {describe_fault(fault)}\r\n\r\n".encode())
         return 0
 
-    cdef int publish_frame(self, const Frame* f, Lookup* sought) except -1:
+    cdef int publish_frame(self, const Frame* f, Lookup* lookup) except -1:
         """Routes a PUB or HPUB."""
         cdef Message m
         cdef ClientSink sink = self.sink
-        cdef bytes mapped       # keeps the bytes m.subject points at
+        cdef bytes mapped       # owns the bytes that m.subject points at
         cdef int taken
         m.subject, m.subject_len = f.subject, f.subject_len
         m.reply, m.reply_len = f.reply, f.reply_len
@@ -366,7 +367,7 @@ cdef class Ingress:
         sink.in_msgs += 1
         sink.in_bytes += m.body_len
         if self.pedantic and not is_literal_subject(m.subject, m.subject_len):
-            sink.write(b"-ERR 'Invalid Publish Subject'\r\n")     # and it is routed all the same
+            sink.write(b"-ERR 'Invalid Publish Subject'\r\n")     # and routed all the same, as on the official server
         if m.header_len and self.on_traced is not None and asks_for_trace(&m, self.trace_parent):
             sink.called = True
             return self.on_traced(
@@ -378,21 +379,21 @@ cdef class Ingress:
         if self.mapper is not None:
             mapped = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
             m.subject, m.subject_len = PyBytes_AS_STRING(mapped), <size_t>PyBytes_GET_SIZE(mapped)
-            sought.subject, sought.n, sought.index = m.subject, m.subject_len, NULL
+            lookup.subject, lookup.n, lookup.index = m.subject, m.subject_len, NULL
         if not self.is_allowed(&m):
             return 0
         if self.verbose:
             sink.out.append(b"+OK\r\n", 5)
             sink.mark_dirty()
         if self.index is None:
-            raise RuntimeError("a publish arrived on an Inlet without an index")
-        taken = route_looked_up(self.index, sought, &m, sink)
+            raise RuntimeError("a publish arrived on an Ingress without an index")
+        taken = route_looked_up(self.index, lookup, &m, sink)
         if taken == 0 and m.reply_len and self.no_responders:
             answer_no_responders(self.index, sink, &m)
         return taken
 
     cdef bint is_allowed(self, const Message* m) except -1:
-        """Refuses reserved subjects and replies, then asks publish_check; a refusal has its -ERR."""
+        """Refuses reserved subjects and replies, then calls publish_check; a refusal has sent its -ERR."""
         cdef bytes subject
         if is_reserved_subject(m.subject, m.subject_len):
             subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)

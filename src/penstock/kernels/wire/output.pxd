@@ -9,21 +9,21 @@ cdef class OutBuffer:
     cdef char* data
     cdef readonly size_t size        # bytes written and not yet taken
     cdef size_t capacity
-    # Room for n more bytes; the pointer is where they go. The caller then adds to `size` what it wrote.
-    # Pointers into the buffer die at the next reserve.
+    # Makes room for n more bytes and returns a pointer to it. The caller adds to `size` what it wrote.
+    # Pointers into the buffer are valid until the next reserve().
     cdef char* reserve(self, size_t n) except NULL
     cdef int append(self, const char* p, size_t n) except -1
     cpdef int write(self, const unsigned char[:] data) except -1
-    cpdef bytes take(self)           # everything written so far, and the buffer is empty again
+    cpdef bytes take(self)           # everything written so far; empties the buffer
     cpdef clear(self)
     cdef int grow(self, size_t n) except -1
 
-# A run of things that wait in one buffer, to be taken from its front on.
+# A run of variable-size items in one buffer, taken from the front.
 cdef class RunBuffer:
     cdef OutBuffer buf
     cdef readonly size_t count
     cdef readonly size_t position   # offset of the first one not yet taken
-    cdef unsigned int small_runs    # one after the other that used little of the memory
+    cdef unsigned int small_runs    # consecutive runs that used little of the memory
     cpdef clear(self)
 
 
@@ -31,6 +31,6 @@ cdef class RunBuffer:
 cdef int put_msg(OutBuffer out, const char* subject, size_t subject_len, const char* sid, size_t sid_len,
                  const char* reply, size_t reply_len,
                  const char* body, size_t header_len, size_t body_len) except -1
-# The same with subject, blank, sid, blank in one piece.
+# The same with subject, blank, sid, blank as one string.
 cdef int put_msg_behind(OutBuffer out, const char* words, size_t words_len, const char* reply, size_t reply_len,
                         const char* body, size_t header_len, size_t body_len) except -1

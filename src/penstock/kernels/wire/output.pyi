@@ -3,7 +3,7 @@
 from typing_extensions import Buffer
 
 class OutBuffer:
-    """Pending output bytes; grows by doubling, and gives large memory back when it is taken."""
+    """Pending output bytes; grows by doubling, and frees large memory after a take."""
 
     @property
     def size(self) -> int: ...
@@ -18,24 +18,24 @@ class OutBuffer:
         """Drops what was written."""
 
 class RunBuffer:
-    """What waits in one buffer, taken from its front on: the batches of streams."""
+    """Variable-size items in one buffer, taken from the front: the batches of streams."""
 
     @property
     def count(self) -> int: ...
     @property
     def position(self) -> int:
-        """Offset of the first one not yet taken."""
+        """Offset of the first item not yet taken."""
 
     @property
     def size(self) -> int:
-        """Bytes the run holds."""
+        """Bytes in the run."""
 
     def __len__(self) -> int: ...
     def clear(self) -> None:
         """Empties the run."""
 
     def rewind(self) -> None:
-        """Back to the first one."""
+        """Returns to the first item."""
 
 def encode_pub(
     out: OutBuffer, subject: bytes, reply: bytes | None, header: bytes | None, payload: Buffer

@@ -1,25 +1,21 @@
 # cython: auto_pickle=False
 """Output: growable buffers, the encoders of NATS protocol frames that write into them, and batches of publishes.
 
-Growable output buffer: what kernels write frames, acks and records into.
+OutBuffer: a growable buffer into which kernels write frames, acks and records.
 
 Invariants: size <= capacity; `data` is NULL only while capacity is 0. A taken buffer keeps at most
 `CAPACITY_KEPT` bytes, so that one burst does not stay in memory for the life of a connection.
 
-Rejected: growing a bytes object in place and handing it out (the next write then starts on cold memory,
-which costs more than the one copy made here).
+Rejected: growing a bytes object in place and returning it (the next write then starts on cold memory,
+which costs more than the copy).
 
-Encoders of NATS protocol frames: what the server sends to clients, and clients to it.
+Encoders: frames from the server to clients, and from clients to the server. An encoder reserves room for the whole
+frame and writes it in one step. It does not validate subjects, sids and headers: the caller has.
 
-A frame is put into an OutBuffer in one go, into room reserved for all of it. Subjects, sids and headers are
-written as they are: whoever calls has checked them.
-
-Many messages of a batch into an out buffer at once.
-
-Of a fast batch `PUB <subject> <prefix><sequence>.1.$FI <size>` and the payload, of an atomic one (`staged`)
-`HPUB <subject> <header size> <size>`, a header block that is `<prefix><sequence>` and its end, and the payload;
-for one payload after the other, taken from a list of bytes or from the two buffers of an Arrow binary or
-string column. Nothing is made a message.
+Batch encoders: many messages of a batch into an out buffer at once. For a fast batch,
+`PUB <subject> <prefix><sequence>.1.$FI <size>` and the payload; for an atomic one (`staged`),
+`HPUB <subject> <header size> <size>`, the header block `<prefix><sequence>` with its end, and the payload. Payloads
+come from a list of bytes or from the two buffers of an Arrow binary or string column. No message object is created.
 
 Invariant: `seq` belongs to the first payload written; the frames are those of `encode_pub`.
 Measured with 128-byte payloads: 45 ns a message from a column, 55 ns from a list (650 ns one by one).
@@ -44,8 +40,8 @@ cdef enum:
 cdef size_t SIZE_MAX_HALF = (<size_t>-1) >> 1
 
 
-# "00".."99": two digits a division. Every delivery writes about fifty digits of ack subject; one digit a
-# division was 18 % of an ordered consumer's time.
+# "00".."99": two digits per division. Every delivery writes about fifty digits of ack subject; one digit per
+# division took 18 % of an ordered consumer's time.
 cdef const char* DIGIT_PAIRS = (
     b"00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
     b"49505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
@@ -61,7 +57,7 @@ cdef inline size_t digits_of(uint64_t v) noexcept nogil:
     return n + (v >= 10) + (v >= 100) + (v >= 1000)
 
 
-# Into their place at once: digits copied from elsewhere as a whole wait until each of them was stored.
+# Writes digits directly to their final position: a copy from a temporary would stall until the stores complete.
 cdef size_t put_uint(char* d, uint64_t v) noexcept nogil:
     cdef size_t n = digits_of(v)
     cdef size_t at = n
@@ -79,7 +75,7 @@ cdef size_t put_uint(char* d, uint64_t v) noexcept nogil:
 
 
 cdef class OutBuffer:
-    """Bytes on their way out; grows by doubling."""
+    """Pending output bytes; grows by doubling."""
 
     def __dealloc__(self):
         free(self.data)
@@ -130,21 +126,21 @@ cdef class OutBuffer:
         return taken
 
     cpdef clear(self):
-        """Drops what was written, and the memory above what is worth keeping."""
+        """Drops what was written, and the memory above CAPACITY_KEPT."""
         self.size = 0
         if self.capacity > CAPACITY_KEPT:
             self.data = <char*>array_shrink(self.data, &self.capacity, CAPACITY_KEPT, 1)
 
 
 cdef class RunBuffer:
-    """What waits in one buffer, taken from its front on: the batches of streams."""
+    """Variable-size items in one buffer, taken from the front: the batches of streams."""
 
     def __cinit__(self):
         self.buf = OutBuffer()
 
     cpdef clear(self):
-        """Empties the run; its memory stays for the next one, unless the last ones used little of it: what is
-        given back and asked for again comes page by page, each with a fault."""
+        """Empties the run. Keeps its memory for the next one, unless the last ones used little of it: memory that is
+        freed and allocated again costs a page fault per page."""
         if self.buf.capacity > CAPACITY_KEPT and self.buf.size < self.buf.capacity // 4:
             self.small_runs += 1
         else:
@@ -157,12 +153,12 @@ cdef class RunBuffer:
         self.position = 0
 
     def rewind(self):
-        """Back to the first one."""
+        """Returns to the first item."""
         self.position = 0
 
     @property
     def size(self):
-        """Bytes the run holds."""
+        """Bytes in the run."""
         return self.buf.size
 
     def __len__(self):
@@ -181,7 +177,7 @@ cdef inline char* put(char* d, const char* p, size_t n) noexcept nogil:
 
 
 cdef inline char* put_word(char* d, const char* p, size_t n) noexcept nogil:
-    """The word and the blank behind it."""
+    """Writes the word and a blank."""
     memcpy(d, p, n)
     d[n] = c' '
     return d + n + 1
@@ -209,7 +205,7 @@ cdef inline char* put_verb(char* d, size_t header_len) noexcept nogil:
 cdef inline void put_rest(
     OutBuffer out, char* d, const char* reply, size_t reply_len, const char* body, size_t header_len, size_t body_len,
 ) noexcept:
-    """What comes after the sid, at d, which has room for it."""
+    """Writes the part after the sid at d, which has room for it."""
     if reply_len:
         d = put_word(d, reply, reply_len)
     d = put_sizes(d, header_len, body_len)
@@ -238,7 +234,7 @@ cdef int put_msg_behind(
 
 
 cdef class _View:
-    """A contiguous buffer for the time of one call."""
+    """A contiguous buffer for the duration of one call."""
     cdef Py_buffer view
     cdef const char* p
     cdef size_t n
@@ -268,7 +264,7 @@ cdef inline size_t size_of(bytes data) noexcept:
 
 
 cdef int put_body(OutBuffer out, char* d, bytes header, const char* payload, size_t payload_len) except -1:
-    """Sizes, header, payload and CRLF at d, which has room for them."""
+    """Writes sizes, header, payload and CRLF at d, which has room for them."""
     cdef size_t header_len = size_of(header)
     d = put_sizes(d, header_len, header_len + payload_len)
     if header_len:
@@ -351,7 +347,7 @@ cdef enum:
     BATCH_SLACK = 96                # "PUB ", spaces, three numbers, line ends, "1.$FI"
 
 
-# What all frames of a run begin with.
+# The common prefix of all frames of a run.
 cdef struct BatchHead:
     const char* line                # up to the sequence (fast) or to the sizes (staged)
     size_t line_len
@@ -360,7 +356,7 @@ cdef struct BatchHead:
 
 
 cdef inline void put_payload(OutBuffer out, const char* start, char* d, const char* payload, size_t n) noexcept:
-    """The end of the frame that begins at `start`; d is where its payload comes."""
+    """Writes the end of the frame that begins at `start`; its payload goes to d."""
     if n:
         memcpy(d, payload, n)
         d += n
@@ -424,8 +420,8 @@ cdef BatchHead batch_head_of(bytes line, bytes prefix, bint staged) noexcept:
 
 def encode_appends(OutBuffer out not None, bytes subject not None, bytes prefix not None, uint64_t seq,
                    list payloads not None, size_t start, size_t count, size_t max_payload, bint staged=False):
-    """Writes `count` payloads from `start` on as messages from batch sequence `seq` on; stops before one larger
-    than max_payload, or when the buffer holds a mebibyte. Returns how many it wrote."""
+    """Writes `count` payloads from index `start` on as messages with batch sequences from `seq` on; stops before a
+    payload larger than max_payload, or when the buffer has a mebibyte. Returns how many it wrote."""
     cdef bytes line = line_of(subject, prefix, staged)
     cdef BatchHead head = batch_head_of(line, prefix, staged)
     cdef size_t i, n, end = start + count

@@ -1,7 +1,7 @@
 """Everything that receives messages is a sink; a subscription ties a subject filter to a sink."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-# A message on its way. Pointers belong to whoever calls deliver() and die when it returns.
+# A message during delivery. The caller of deliver() owns what the pointers refer to; they are valid until it returns.
 cdef struct Message:
     const char* subject
     size_t subject_len
@@ -12,55 +12,55 @@ cdef struct Message:
     size_t body_len             # header and payload together
 
 cdef enum:
-    INTEREST_CLOSED = 1
-    INTEREST_LIMITED = 2        # UNSUB max
-    INTEREST_NO_SID = 4         # it isn't among the words: there is none, or it is very long
+    SUBSCRIPTION_CLOSED = 1
+    SUBSCRIPTION_LIMITED = 2        # UNSUB max
+    SUBSCRIPTION_NO_SID = 4         # entry_words() has no sid: there is none, or it is too long
 
-# What delivering to a subscription reads and changes, in memory of its own (base/memory.pyx): with subject and sid of
-# up to 30 bytes together it is one cache line. It doubles as the entry of the table of literal filters.
+# The state that a delivery to a subscription reads and changes, in its own cache lines (base/memory.pyx): with subject
+# and sid of up to 30 bytes together it is one line. It is also the entry of the table of literal filters.
 cdef struct SubscriptionEntry:
-    void* subscription          # whose it is, borrowed; NULL: a filter that has several (subscription_index.pyx)
-    void* receiver              # that one's Sink, borrowed; or the FilterState of the several
+    void* subscription          # its SinkSubscription, borrowed; NULL: a filter with several (subscription_index.pyx)
+    void* receiver              # the Sink, borrowed; or the FilterState of a filter with several subscriptions
     uint64_t delivered
-    uint32_t hash               # of the subject; for the table it is in
+    uint32_t hash               # of the subject; set by the table that it is in
     uint16_t subject_len
     uint8_t sid_len
-    uint8_t flags               # INTEREST_...; most have none
+    uint8_t flags               # SUBSCRIPTION_...; most have none
 
-# Subject, blank, sid, blank: what begins a MSG frame. Without a sid only the first blank.
-cdef inline char* interest_words(const SubscriptionEntry* interest) noexcept nogil:
-    return <char*>interest + sizeof(SubscriptionEntry)
+# Subject, blank, sid, blank: the start of a MSG frame after its verb. Without a sid only the first blank.
+cdef inline char* entry_words(const SubscriptionEntry* entry) noexcept nogil:
+    return <char*>entry + sizeof(SubscriptionEntry)
 
-# Its hash is yet to be set. A subject that is too long for any index is left out.
-cdef SubscriptionEntry* interest_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL
-cdef void interest_free(SubscriptionEntry* interest) noexcept
+# The caller sets the hash. A subject that is too long for any index is left out.
+cdef SubscriptionEntry* entry_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL
+cdef void entry_free(SubscriptionEntry* entry) noexcept
 
 cdef class Sink:
-    # Does a message that was sent to it by another subject than its own keep its own? (What a consumer delivers,
-    # to a client.) Other sinks get it under the subject that reached them.
+    # Does the sink see the subject that a message was stored with, when a consumer delivers it to another subject?
+    # Clients do. Other sinks see the subject that the message was delivered to.
     cdef bint shows_stored
-    # The subscription that a message ends at: `sub` itself, unless this sink passes messages on; None = nobody's.
+    # The final subscription of a message: `sub` itself, unless this sink forwards messages; None = there is none.
     cdef SinkSubscription beyond(self, SinkSubscription sub)
-    # Takes one message for one of its subscriptions. `origin` is the publisher's sink or None.
-    # Returns 1 when taken, 0 when refused (closed, echo off): a queue group then tries another member.
+    # Accepts one message for one of its subscriptions. `origin` is the publisher's sink or None.
+    # Returns 1 when accepted, 0 when refused (closed, echo off): a queue group then tries another member.
     cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1
-    # The same for a subscription known by what its delivery needs, a message with the subject it subscribed to
-    # and a subscription that isn't closed.
-    cdef int deliver_to(self, SubscriptionEntry* interest, const Message* m, Sink origin) except -1
-    # The end of a tick in which it marked itself: hands on what it holds. True when its receiver is congested.
+    # The same for the entry of a subscription that is not closed, and a message whose subject equals the
+    # subscription's.
+    cdef int deliver_to(self, SubscriptionEntry* entry, const Message* m, Sink origin) except -1
+    # Called at the end of a tick in which it marked itself: sends its output. True when its receiver is congested.
     cdef bint flush(self) except -1
 
 cdef class SinkSubscription:
     cdef readonly Sink sink
     cdef readonly bytes subject     # the filter, wildcards allowed
-    cdef readonly bytes queue       # b"" when it is no member of a queue group
+    cdef readonly bytes queue       # b"" without a queue group
     cdef readonly bytes sid
     cdef uint64_t most              # UNSUB max; 0 = no maximum
-    cdef bint indexed               # sits in a SubscriptionIndex
-    cdef SubscriptionEntry* interest         # its own; never NULL
+    cdef bint indexed               # is in a SubscriptionIndex
+    cdef SubscriptionEntry* entry   # owned; never NULL
     cdef void mark(self, uint8_t flag, bint value) noexcept
 
-# Things with work left for the end of the tick. The first mark of a tick calls `wake`.
+# Objects with work left for the end of the tick. The first mark of a tick calls `wake`.
 cdef class DirtyList:
     cdef list items
     cdef public object wake         # callable without arguments, or None
@@ -69,4 +69,4 @@ cdef class DirtyList:
 
 
 cdef inline bint is_closed(SinkSubscription sub) noexcept:
-    return sub.interest.flags & INTEREST_CLOSED != 0
+    return sub.entry.flags & SUBSCRIPTION_CLOSED != 0

@@ -1,15 +1,15 @@
-"""What Python sees of sinks and subscriptions."""
+"""Python interface of sinks and subscriptions."""
 
 from collections.abc import Callable
 from typing import Any
 
 class Sink:
-    """Base of everything that takes messages; subclasses are compiled."""
+    """Base class of all receivers of messages; subclasses are compiled."""
 
 class SinkSubscription:
     """Interest of one sink in one subject filter.
 
-    sink -- who gets the messages.
+    sink -- receives the messages.
     subject -- the filter, wildcards allowed; checked when it is inserted in a SubscriptionIndex.
     queue -- queue group, b"" for none.
     sid -- the client's subscription id.
@@ -32,10 +32,10 @@ class SinkSubscription:
     def sid(self) -> bytes: ...
 
 class DirtyList:
-    """What has work left for the end of the tick. The first mark after a take calls `wake()`."""
+    """Objects with work left for the end of the tick. The first mark after a take calls `wake()`."""
 
     wake: Callable[[], object] | None
     def __init__(self, wake: Callable[[], object] | None = None) -> None: ...
     def __len__(self) -> int: ...
     def take(self) -> list[Any]:
-        """What was marked since the last take, in that order."""
+        """The objects marked since the last take, in that order."""

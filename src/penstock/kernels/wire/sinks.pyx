@@ -1,12 +1,12 @@
 # cython: auto_pickle=False
 """Everything that receives messages is a sink; a subscription ties a subject filter to a sink.
 
-Invariants: a Subscription sits in at most one SubscriptionIndex (`indexed`); its filter, queue group and
-sid never change. Its Interest lives as long as it does, and INTEREST_LIMITED says whether `most` is set.
-A DirtyList calls `wake` once between two takes.
+Invariants: a SinkSubscription is in at most one SubscriptionIndex (`indexed`); its filter, queue group and
+sid never change. Its SubscriptionEntry lives as long as it does, and SUBSCRIPTION_LIMITED says whether `most` is
+set. A DirtyList calls `wake` once between two takes.
 
-Rejected: counting deliveries in the Subscription itself. Among a hundred thousand, each message then waited for
-four cold lines of it, its sid and its entry in the index; now for one.
+Rejected: counting deliveries in the SinkSubscription itself. Among a hundred thousand, each message then missed the
+cache four times, for the subscription, its sid and its entry in the index; now once.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
@@ -23,37 +23,37 @@ cdef inline size_t size_of(size_t subject_len, size_t sid_len) noexcept nogil:
     return sizeof(SubscriptionEntry) + subject_len + 1 + (sid_len + 1 if sid_len else 0)
 
 
-cdef SubscriptionEntry* interest_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL:
-    cdef SubscriptionEntry* interest
+cdef SubscriptionEntry* entry_new(const char* subject, size_t n, const char* sid, size_t sid_len) except NULL:
+    cdef SubscriptionEntry* entry
     cdef char* words
     if n > SUBJECT_MAX:
         n = 0
     if sid_len > SID_MAX:
         sid_len = 0
-    interest = <SubscriptionEntry*>slab_alloc(size_of(n, sid_len))
-    if interest == NULL:
+    entry = <SubscriptionEntry*>slab_alloc(size_of(n, sid_len))
+    if entry == NULL:
         raise MemoryError(f"no memory for a subject of {n} bytes")
-    interest.subscription = interest.receiver = NULL
-    interest.delivered = 0
-    interest.hash = 0
-    interest.subject_len = <uint16_t>n
-    interest.sid_len = <uint8_t>sid_len
-    interest.flags = 0 if sid_len else INTEREST_NO_SID
-    words = interest_words(interest)
+    entry.subscription = entry.receiver = NULL
+    entry.delivered = 0
+    entry.hash = 0
+    entry.subject_len = <uint16_t>n
+    entry.sid_len = <uint8_t>sid_len
+    entry.flags = 0 if sid_len else SUBSCRIPTION_NO_SID
+    words = entry_words(entry)
     memcpy(words, subject, n)
     words[n] = c' '
     if sid_len:
         memcpy(words + n + 1, sid, sid_len)
         words[n + 1 + sid_len] = c' '
-    return interest
+    return entry
 
 
-cdef void interest_free(SubscriptionEntry* interest) noexcept:
-    slab_free(interest, size_of(interest.subject_len, interest.sid_len))
+cdef void entry_free(SubscriptionEntry* entry) noexcept:
+    slab_free(entry, size_of(entry.subject_len, entry.sid_len))
 
 
 cdef class Sink:
-    """Base of everything that takes messages. On its own it refuses them all."""
+    """Base class of all receivers of messages. The base class refuses every message."""
 
     cdef SinkSubscription beyond(self, SinkSubscription sub):
         return sub
@@ -61,8 +61,8 @@ cdef class Sink:
     cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         return 0
 
-    cdef int deliver_to(self, SubscriptionEntry* interest, const Message* m, Sink origin) except -1:
-        return self.deliver(<SinkSubscription>interest.subscription, m, origin)
+    cdef int deliver_to(self, SubscriptionEntry* entry, const Message* m, Sink origin) except -1:
+        return self.deliver(<SinkSubscription>entry.subscription, m, origin)
 
     cdef bint flush(self) except -1:
         return False
@@ -83,18 +83,18 @@ cdef class SinkSubscription:
         self.subject = subject
         self.queue = queue
         self.sid = sid
-        self.interest = interest_new(
+        self.entry = entry_new(
             PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject),
             PyBytes_AS_STRING(sid), <size_t>PyBytes_GET_SIZE(sid),
         )
-        self.interest.subscription = <void*>self
-        self.interest.receiver = <void*>sink
+        self.entry.subscription = <void*>self
+        self.entry.receiver = <void*>sink
         self.most = max_msgs
-        self.mark(INTEREST_LIMITED, max_msgs != 0)
+        self.mark(SUBSCRIPTION_LIMITED, max_msgs != 0)
 
     def __dealloc__(self):
-        if self.interest != NULL:
-            interest_free(self.interest)
+        if self.entry != NULL:
+            entry_free(self.entry)
 
     @property
     def max_msgs(self):
@@ -103,15 +103,15 @@ cdef class SinkSubscription:
     @max_msgs.setter
     def max_msgs(self, uint64_t value):
         self.most = value
-        self.mark(INTEREST_LIMITED, value != 0)
+        self.mark(SUBSCRIPTION_LIMITED, value != 0)
 
     @property
     def delivered(self):
-        return self.interest.delivered
+        return self.entry.delivered
 
     @delivered.setter
     def delivered(self, uint64_t value):
-        self.interest.delivered = value
+        self.entry.delivered = value
 
     @property
     def closed(self):
@@ -119,13 +119,13 @@ cdef class SinkSubscription:
 
     @closed.setter
     def closed(self, bint value):
-        self.mark(INTEREST_CLOSED, value)
+        self.mark(SUBSCRIPTION_CLOSED, value)
 
     cdef void mark(self, uint8_t flag, bint value) noexcept:
         if value:
-            self.interest.flags |= flag
+            self.entry.flags |= flag
         else:
-            self.interest.flags &= <uint8_t>~flag
+            self.entry.flags &= <uint8_t>~flag
 
     def __repr__(self):
         return (
@@ -135,7 +135,7 @@ cdef class SinkSubscription:
 
 
 cdef class DirtyList:
-    """What has work left for the end of the tick, in the order it was marked."""
+    """Objects with work left for the end of the tick, in the order of their marks."""
 
     def __cinit__(self, wake=None):
         self.items = []
@@ -151,7 +151,7 @@ cdef class DirtyList:
         return 0
 
     cpdef list take(self):
-        """What was marked since the last take. Each item clears its own "already marked" flag."""
+        """The objects marked since the last take. Each item clears its own "already marked" flag."""
         cdef list taken = self.items
         self.items = []
         return taken

@@ -19,43 +19,43 @@ cdef enum:
 cdef class LoopBudget:
     cdef object call_soon
     cdef object clock               # None = the monotonic clock
-    cdef object queue               # callables: those that wait for a turn, in the order in which they came
-    cdef bint scheduled             # call_soon(turn) is on its way
+    cdef object queue               # callables that wait for a turn, in FIFO order
+    cdef bint scheduled             # call_soon(turn) was called
     cdef bint in_turn               # turn() runs
-    cdef uint64_t began, until      # of the part that runs, ns
-    cdef bint short                 # the budget of the part or turn that runs is SHORT
+    cdef uint64_t began, until      # of the current part, ns
+    cdef bint short                 # the budget of the current part or turn is SHORT
     cdef uint64_t crowded_until
-    cdef unsigned int depth         # parts begun and not ended: a layer's part has those of its connection in it
+    cdef unsigned int depth         # nested parts: the part of a layer contains those of its connection
     cdef uint64_t now(self) except? 0
-    # Begins a part, or goes on with the one that runs. `used`: ns of its budget that are gone already.
+    # Begins a part, or a nested one. `used`: ns of its budget that are already spent.
     cdef int begin(self, uint64_t used) except -1
-    # Has the part that runs, if one does, used up its budget?
+    # Has the current part, if any, used up its budget?
     cdef bint is_spent(self) except -1
-    # What the part that runs has taken so far, ns.
+    # Time that the current part has taken so far, ns.
     cdef uint64_t taken(self) except? 0
     cdef int end(self) except -1
-    # A connection does little in the part that runs: it is there, and wants answers soon.
+    # Notes that a connection with little to do was active: it needs short response times.
     cdef int note_light(self) except -1
     cdef bint is_crowded(self) except -1
-    # Does anybody wait for a turn?
+    # Is a callable waiting for a turn?
     cdef bint has_waiting(self) except -1
 
 
 cdef class TickTrigger:
     cdef readonly DirtyList dirty_sinks
-    cdef readonly LoopBudget budget     # of those whose reads may end the tick, and of all other connections
+    cdef readonly LoopBudget budget     # shared by all connections, whether or not their reads may end the tick
     cdef object call_soon, end
     cdef readonly bint engines_due      # there is work besides sinks that have something to send
-    cdef readonly bint scheduled        # call_soon(end) is under way
+    cdef readonly bint scheduled        # call_soon(end) was called
     cdef bint running, reading
     cdef bint early                     # an end within a read, while another is scheduled
-    cdef unsigned int reads             # since the last end that was scheduled
-    cdef uint64_t work                  # read since the last end
+    cdef unsigned int reads             # since the last scheduled end
+    cdef uint64_t work                  # work read since the last end
     cdef readonly unsigned int at_once  # how many more reads may end the tick themselves
     cpdef schedule(self)
     cdef int request(self) except -1
-    # Around the work on one read of n bytes with so many messages; full: there was no room for more; light: the
-    # connection has little to do. After an exception, abandon_read() takes the place of end_read().
+    # Enclose the processing of one read of n bytes with that many messages; full: the read filled its buffer; light:
+    # the connection has little to do. After an exception, abandon_read() replaces end_read().
     cdef void begin_read(self) noexcept
     cdef int end_read(self, size_t n, uint64_t messages, bint full, bint light) except -1
     cdef int abandon_read(self) except -1

@@ -25,25 +25,25 @@ class LoopBudget:
     ) -> None: ...
     @property
     def crowded(self) -> bool:
-        """Has a connection with little work been there a moment ago?"""
+        """Was a connection with little to do active within CROWD_NS?"""
 
     @property
     def waiting(self) -> int:
-        """How many wait for a turn."""
+        """Number of callables that wait for a turn."""
 
     def wait(self, work: Callable[[], object], failed: Callable[[Exception], object] | None = None) -> None:
-        """Calls work() once, in a later turn of the loop, after those that wait already. It works until
-        is_over() and asks for another turn when something is left. failed: called with what work() raises,
-        which the event loop gets otherwise."""
+        """Calls work() once, in a later turn of the loop, after those that wait already. It should stop when
+        is_over() and wait() again when work is left. failed: called with an exception of work(), which the
+        event loop handles otherwise."""
 
     def begin_part(self) -> None:
-        """Begins a part; what it is made of counts together. Parts that begin within it are in it."""
+        """Begins a part. A part that begins within another one shares its budget."""
 
     def end_part(self) -> None:
-        """The part that began last is over."""
+        """Ends the part that began last."""
 
     def is_over(self) -> bool:
-        """Has the part that runs used up its budget?"""
+        """Has the current part used up its budget?"""
 
 AT_ONCE_MAX: int
 WORK_MAX: int
@@ -54,7 +54,7 @@ class TickTrigger:
     """Decides when the end of a tick runs.
 
     call_soon -- the event loop's.
-    end -- the end of the tick. It calls begin() first, done() once the engines have had their turn, and
+    end -- the end of the tick. It calls begin() first, done() after the engines ran, and
     flush() last.
     clock -- of the budget, ns; None = the monotonic clock.
     """
@@ -71,7 +71,7 @@ class TickTrigger:
 
     @property
     def dirty_sinks(self) -> DirtyList:
-        """Sinks that have something to send."""
+        """Sinks with output to send."""
 
     @property
     def engines_due(self) -> bool: ...
@@ -82,16 +82,16 @@ class TickTrigger:
         """How many more reads may end the tick themselves."""
 
     def schedule(self) -> None:
-        """There is work for the end of this tick besides sinks that have something to send."""
+        """Schedules the end of this tick for work other than sinks with output to send."""
 
     def begin(self) -> bool:
-        """The end of the tick has begun; is there work besides sinks?"""
+        """Begins the end of the tick; True when there is work other than sinks."""
 
     def done(self) -> None:
-        """What is marked from now on is for the next tick."""
+        """Ends the tick: later marks belong to the next one."""
 
     def flush(self) -> bool:
-        """All dirty sinks hand on what they hold; True when a receiver among them is congested."""
+        """Flushes all dirty sinks; True when a receiver among them is congested."""
 
     def read(
         self,
@@ -101,5 +101,5 @@ class TickTrigger:
         full: bool = False,
         light: bool = False,
     ) -> None:
-        """Does `work` as what came in by one read of a socket: `n` bytes, so many messages; full: there was
-        no room for more, which is perhaps waiting; light: the connection has little to do."""
+        """Calls `work` as the processing of one read of a socket: `n` bytes, that many messages; full: the
+        read filled its buffer; light: the connection has little to do."""

@@ -1,12 +1,12 @@
 # cython: auto_pickle=False
-"""When the loop works on what: the time budget of connections, and the end of a tick.
+"""Scheduling of the event loop: the time budget of connections, and the end of a tick.
 
-How long the loop works for connections with much to do before the others have a turn.
+LoopBudget limits how long the loop works for connections with much to do before the others have a turn.
 
-Everything runs in one thread, so a connection that sends much makes all others wait for as long as the server
-works on what it sent. That work is cut into parts: when the budget of a turn is used up, what is left stays in
+Everything runs in one thread, so a connection that sends much makes all others wait while the server processes its
+input. That work is split into parts: when the budget of a turn is used up, the rest stays in
 the read buffer, and its connection queues for a later turn of the loop. Queued connections share the budget of
-a turn and are served in the order in which they queued. The budget is time, and not a count of frames: a frame
+a turn and are served in FIFO order. The budget is time, and not a count of frames: a frame
 costs from a tenth of a microsecond (a publish without subscribers) to milliseconds (a request), and the same
 publish costs more with every subscriber.
 
@@ -24,35 +24,34 @@ messages are small. Measured beside a flood of 128-byte publishes: with 32 KiB t
 fell from 0.36 to 0.24 ms and the flood's rate by a seventh; with 16 KiB to 0.21 ms, and the rate by another 5 %.
 Rejected: 16 KiB for all. A flood of 16 KiB messages, which no longer fit in a read, loses a quarter.
 
-Invariants: each queued connection has its turn, whatever others do or raise; none has two in one turn of the
-loop.
+Invariants: each queued connection gets its turn, even if others raise; none runs twice in one turn of the loop.
 
 Rejected: a thread for each connection, or for some of them (the state of the server has one writer, and the
 interpreter one lock); counting frames (see above); asking the kernel before each part whether another socket
 is ready (the event loop gives no access to its descriptor, and asking costs more than the turn); a budget for
 each connection (eight floods make a turn eight times as long).
 
-When the end of a tick runs: once the sockets that were ready are read, within a read that is alone, or within
-the read that makes it large.
+TickTrigger decides when the end of a tick runs: after all ready sockets are read, within a read that is the only
+one, or within the read that makes the tick large.
 
-The event loop doesn't say how many sockets are ready. Where the last tick covered one read, the next
-AT_ONCE_MAX reads each end the tick themselves: what came in alone (a request, a publish that waits for its
-ack) goes on without another turn of the loop. The one after those is scheduled again, to see whether reads
-still come alone; as soon as a tick covers more than one, all are scheduled: one write for several reads is
-cheaper than one for each. A read that filled its buffer is never alone: what is behind it is read next.
+The event loop doesn't report how many sockets are ready. If the last tick covered one read, the next
+AT_ONCE_MAX reads each end the tick themselves: a single message (a request, a publish that waits for its
+ack) is processed without another turn of the loop. The read after those schedules the end again, to find out whether
+reads still come alone; as soon as a tick covers more than one, every end is scheduled: one write for several reads is
+cheaper than one for each. A read that filled its buffer does not count as alone: more input follows.
 
-A tick for engines whose reads are WORK_MAX ends within the last of them. A client that fills a window and waits
-for acks gets some while the rest is worked on, and what was read is in the cache still when it is applied. Work
-is counted in bytes, and messages take some besides their own: two thousand small ones are much, and few bytes.
-Where connections with little to do are there as well (`LoopBudget`), a quarter of it is much: what is applied
-together makes them wait as much as what is read together. What such a connection reads while others wait for
-their turn is sent at once, ahead of their work.
+A tick for engines whose reads reach WORK_MAX ends within the last of them. A client that fills a window and waits
+for acks gets some while the rest is processed, and the input is still in the cache when it is applied. Work
+is counted in bytes plus a constant per message, because two thousand small messages are much work in few bytes.
+While connections with little to do are active (`LoopBudget`), the limit is a quarter: work that is applied
+together delays them as much as work that is read together. The output of a read of such a connection while others
+wait for their turn is sent immediately, ahead of their work.
 
-Invariants: the end is scheduled at most once at a time; whatever is marked or scheduled is followed by an end
-of tick; sinks marked while engines have their turn are flushed by that very tick and schedule none.
+Invariants: the end is scheduled at most once at a time; an end of tick follows every mark and every schedule();
+sinks marked while the engines run are flushed by that same tick and schedule none.
 
 Rejected: ending the tick within every read (four publishers into four subscribers: sixteen writes for four);
-applying after each read and ending the tick later (what the cache spares is what the calls take).
+applying after each read and ending the tick later (the extra calls cost what the cache saves).
 """
 from libc.stdint cimport uint64_t
 
@@ -110,7 +109,7 @@ cdef class LoopBudget:
         self.depth += 1
         if self.depth == 1:
             self.began = self.now()
-            if not self.in_turn:        # of a turn, all parts have one budget
+            if not self.in_turn:        # all parts of a turn share one budget
                 self.short = self.began < self.crowded_until
                 most = SHORT if self.short else LONG
                 self.until = self.began + (most - used if used < most else 0)
@@ -266,9 +265,9 @@ cdef class TickTrigger:
     def begin(self):
         cdef bint due = self.engines_due
         if due and self.dirty_sinks.items and self.budget.is_crowded():
-            self.flush()                # what is ready doesn't wait for the engines
+            self.flush()                # output that is ready doesn't wait for the engines
         self.work = 0
-        if self.early:                  # the one that is scheduled still comes, for what is read from now on
+        if self.early:                  # the scheduled end still runs, for later reads
             self.early = False
         else:
             if self.scheduled and self.reads:
@@ -290,6 +289,6 @@ cdef class TickTrigger:
             try:
                 if (<Sink?>taken[i]).flush():
                     congested = True
-            except Exception as error:          # the others' turn comes all the same
+            except Exception as error:          # the other sinks are flushed all the same
                 note("flush of a sink", error)
         return congested

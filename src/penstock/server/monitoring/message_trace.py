@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.jetstream.preview import preview
-from penstock.kernels.routing.traced_route import TracedRoute, nobody_took, refused_part
+from penstock.kernels.routing.traced_route import TracedRoute, refused_part, reply_no_responders
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
@@ -172,7 +172,7 @@ def _route(session: Session, message: TracedPublish, trace: PublishTrace | None)
         route = TracedRoute(trace, trace.only)
         taken = route.publish(ingress.index, subject, reply, header, payload, session.sink)
     if taken == 0:
-        nobody_took(ingress, subject, reply)
+        reply_no_responders(ingress, subject, reply)
     return taken
 
 
