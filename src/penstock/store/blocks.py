@@ -206,14 +206,14 @@ class BlockFiles:
             logger.error("%s: bad frame at byte %d (%s)", path, decoded.file_end, decoded.why)
         return memoryview(decoded.data)
 
-    def read_pieces(self, wanted: list[tuple[int, bytes]]) -> RecordReads | None:
-        """Starts reads of single records from closed blocks, given by block number; see disk.PIECE. Returns
-        None when the blocks must be loaded instead: a file is encrypted or compressed, or the disk fails, and
-        load() reports why."""
+    def read_ranges(self, wanted: list[tuple[int, bytes]]) -> RecordReads | None:
+        """Starts reads of single records from closed blocks, given by block number; see disk.FILE_RANGE.
+        Returns None when the blocks must be loaded instead: a file is encrypted or compressed, or the disk
+        fails, and load() reports why."""
         plain = self._plain
         try:
-            files = [(plain.get(number) or self._plain_path(number), pieces) for number, pieces in wanted]
-            return self._disk.read_pieces(files)
+            files = [(plain.get(number) or self._plain_path(number), ranges) for number, ranges in wanted]
+            return self._disk.read_ranges(files)
         except OSError:
             return None
 

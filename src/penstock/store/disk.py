@@ -20,7 +20,7 @@ from typing import Protocol
 from penstock.errors import StoreLockedError, StoreWriteError
 from penstock.kernels.log.record_reads import Reading
 
-PIECE = struct.Struct("=2I")
+FILE_RANGE = struct.Struct("=2I")
 """Offset and size of a piece that is wanted of a file."""
 
 
@@ -59,9 +59,9 @@ class Disk(Protocol):
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
         """Reads up to `count` bytes at an offset; fewer where the file ends."""
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
-        """Reads several ranges (a PIECE each) of each file, named by os.fsencode(). May return before the
-        reads are done."""
+    def read_ranges(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+        """Reads several ranges (a FILE_RANGE each) of each file, named by os.fsencode(). May return before
+        the reads are done."""
 
     def map(self, path: Path) -> memoryview:
         """Maps a file's bytes. Raises OSError now for unreadable sectors; a later access must not raise
@@ -97,13 +97,13 @@ class Disk(Protocol):
 
 
 class SyncReader:
-    """Implements Disk.read_pieces() with read_at(), for disks without asynchronous reads."""
+    """Implements Disk.read_ranges() with read_at(), for disks without asynchronous reads."""
 
     def __init__(self, disk: Disk, files: list[tuple[bytes, bytes]]) -> None:
         self._data = b"".join(
             disk.read_at(Path(os.fsdecode(path)), offset, size).ljust(size, b"\0")
-            for path, pieces in files
-            for offset, size in PIECE.iter_unpack(pieces)
+            for path, ranges in files
+            for offset, size in FILE_RANGE.iter_unpack(ranges)
         )
 
     def take(self) -> bytes:
@@ -153,7 +153,7 @@ class LocalDisk:
         with path.open("rb") as file:
             return os.pread(file.fileno(), count, offset)
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+    def read_ranges(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
         return Reading(files)
 
     def map(self, path: Path) -> memoryview:

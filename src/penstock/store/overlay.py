@@ -89,7 +89,7 @@ class OverlayDisk:
             return self.read(path)[offset : offset + count]
         return self._below.read_at(path, offset, count)
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+    def read_ranges(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
         return SyncReader(self, files)
 
     def map(self, path: Path) -> memoryview:

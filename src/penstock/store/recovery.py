@@ -66,7 +66,7 @@ def recover_log(
     StoreError when a file is encrypted and no key is configured.
     """
     block_files = BlockFiles(directory, files)
-    log = StreamLog(block_size, True, block_files.load, on_lost, block_files.read_pieces)
+    log = StreamLog(block_size, True, block_files.load, on_lost, block_files.read_ranges)
     blocks: list[MessageBlock] = []
     whole: list[MessageBlock] = []
     numbers = block_numbers(files.disk, directory)

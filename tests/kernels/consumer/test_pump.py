@@ -327,13 +327,13 @@ def test_one_call_finds_all_consumers_with_news() -> None:
 def test_those_with_filters_report_each_once_when_a_message_comes_that_they_match() -> None:
     bench = Bench()
     pumps = [Pump(bench.log, AckState(2), bench.index, PREFIX, [f], 1) for f in (b"t.1", b"t.>", b"u.*")]
-    news: list[Pump] = []
+    reported: list[Pump] = []
     for pump in pumps:
-        pump.report_to(news)
+        pump.report_to(reported)
     for subject in (b"v.1", b"t.2", b"t.1", b"t.1"):
         bench.log.append(subject, b"", b"", TS)
-    assert drain_ready(news) == [pumps[1], pumps[0]]
-    assert drain_ready(news) == news == []
+    assert drain_ready(reported) == [pumps[1], pumps[0]]
+    assert drain_ready(reported) == reported == []
     pumps[0].report_to(None)
     bench.log.append(b"t.1", b"", b"", TS)
-    assert drain_ready(news) == [pumps[1]]
+    assert drain_ready(reported) == [pumps[1]]

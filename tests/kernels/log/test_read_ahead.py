@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.log.record_reads import Reading
-from penstock.store.disk import PIECE, LocalDisk
+from penstock.store.disk import FILE_RANGE, LocalDisk
 from tests.reference.read_ahead import read
 from tests.support.examples import examples
 
@@ -24,7 +24,7 @@ MANY = 300
 
 
 def asked(wanted: list[tuple[int, int]]) -> bytes:
-    return b"".join(PIECE.pack(offset, size) for offset, size in wanted)
+    return b"".join(FILE_RANGE.pack(offset, size) for offset, size in wanted)
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def test_pieces_are_the_files_bytes_with_zeros_behind_their_ends(
         for reading, expected in readings:
             assert reading.take() == expected
             assert reading.take() == expected
-        assert LocalDisk().read_pieces(files).take() == read(files)
+        assert LocalDisk().read_ranges(files).take() == read(files)
 
 
 def test_what_nobody_takes_leaves_no_file_open(numbers: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:

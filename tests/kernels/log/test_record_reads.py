@@ -181,9 +181,9 @@ class CountingDisk(SimDisk):
         super().__init__(Random(1))
         self.mapped = self.asked = self.taken = 0
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+    def read_ranges(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
         self.asked += 1
-        below = super().read_pieces(files)
+        below = super().read_ranges(files)
 
         class Counting:
             def take(_) -> bytes:  # noqa: N805
@@ -216,14 +216,14 @@ def test_messages_that_lie_far_apart_are_read_without_their_blocks() -> None:
     receiver = Receiver(log, [b"rare"])
     assert [seq for seq, _ in receiver.run()] == list(range(100, 6001, 100))
     in_memory = sum(seq >= log.block_list()[-1].first_seq for seq in range(100, 6001, 100))
-    assert (disk.mapped, receiver.pump.pieces.fetched) == (0, 60 - in_memory)
+    assert (disk.mapped, receiver.pump.reads.fetched) == (0, 60 - in_memory)
 
 
 def test_the_next_group_is_asked_for_before_the_last_one_is_delivered() -> None:
     disk = CountingDisk()
     receiver = Receiver(filled(disk, 100, messages=90_000).log, [b"rare"])  # some 120 are 64 KiB
     assert len(receiver.run(1)) == 1 and (disk.asked, disk.taken) == (2, 1)
-    first = receiver.pump.pieces.fetched
+    first = receiver.pump.reads.fetched
     assert len(receiver.run(first - 1)) == first - 1 and (disk.asked, disk.taken) == (2, 1)
     assert len(receiver.run(1)) == 1 and (disk.asked, disk.taken) == (3, 2)
     receiver.run()
@@ -254,18 +254,18 @@ def test_messages_that_lie_close_together_are_read_by_the_block() -> None:
     receiver = Receiver(log, [b"rare"])
     assert [seq for seq, _ in receiver.run()] == list(range(3, 6001, 3))
     assert disk.mapped == len(log.block_list()) - 1
-    assert receiver.pump.pieces.fetched < 100  # where a run ends soon after a block's beginning
+    assert receiver.pump.reads.fetched < 100  # where a run ends soon after a block's beginning
 
 
 def test_what_was_read_ahead_is_let_go_at_the_end_of_the_stream() -> None:
     log = filled(CountingDisk(), 100).log
     receiver = Receiver(log, [b"rare"])
     assert len(receiver.run(3)) == 3
-    fetched = receiver.pump.pieces.fetched
-    assert fetched >= 3 and receiver.pump.pieces.memory() > 3 * 500
-    assert len(receiver.run(1)) == 1 and receiver.pump.pieces.fetched == fetched
+    fetched = receiver.pump.reads.fetched
+    assert fetched >= 3 and receiver.pump.reads.memory() > 3 * 500
+    assert len(receiver.run(1)) == 1 and receiver.pump.reads.fetched == fetched
     receiver.run()
-    assert receiver.pump.pieces.memory() == 0
+    assert receiver.pump.reads.memory() == 0
 
 
 def test_a_message_that_goes_after_it_was_read_ahead_is_not_delivered() -> None:
@@ -273,10 +273,10 @@ def test_a_message_that_goes_after_it_was_read_ahead_is_not_delivered() -> None:
     receiver = Receiver(log, [])
     receiver.pump.start_with([100, 200, 300, 400], 6000)
     assert [seq for seq, _ in receiver.run(1)] == [100]
-    fetched = receiver.pump.pieces.fetched
+    fetched = receiver.pump.reads.fetched
     assert fetched == 4 and log.remove(200) and log.remove(300, secure=True)
     assert [seq for seq, _ in receiver.run()] == [400]
-    assert receiver.pump.pieces.fetched == fetched
+    assert receiver.pump.reads.fetched == fetched
 
 
 @pytest.mark.parametrize("at", [30, 200, -4])
@@ -298,7 +298,7 @@ def test_a_damaged_record_is_lost_alone_and_loudly(at: int, caplog: pytest.LogCa
 @pytest.mark.parametrize("at_once", [True, False])
 def test_where_the_disk_refuses_a_piece_the_block_is_read_and_says_what_is_lost(at_once: bool) -> None:
     class Refusing(CountingDisk):
-        def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+        def read_ranges(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
             if at_once:
                 raise OSError(5, os.strerror(5))
             return self

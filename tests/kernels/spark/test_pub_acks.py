@@ -116,7 +116,7 @@ def test_no_responders_and_a_broken_peer_are_told_apart() -> None:
 def test_more_than_the_window_can_not_be_under_way() -> None:
     window = AckWindow(b"3", b"S", 4)
     window.sent(4)
-    with pytest.raises(ValueError, match="1 more of 4, 4 are under way"):
+    with pytest.raises(ValueError, match="1 more of 4, 4 are in flight"):
         window.sent(1)
     with pytest.raises(ValueError, match="size is 0"):
         AckWindow(b"3", b"S", 0)

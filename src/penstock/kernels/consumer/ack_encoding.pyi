@@ -1,4 +1,4 @@
-"""An ack state as bytes: a snapshot, and the journal of what changed since."""
+"""Serialised ack states: snapshots, and journals of later changes."""
 
 def make_snapshot(
     policy: int,
@@ -7,9 +7,8 @@ def make_snapshot(
     pending: list[tuple[int, int, int, int]],
     given_up: list[tuple[int, int]],
 ) -> bytes:
-    """What AckState.snapshot() of penstock.kernels.consumer.ack_state returns for a state that came from
-    elsewhere.
+    """Builds what AckState.snapshot() of penstock.kernels.consumer.ack_state returns, from imported state.
 
     delivered, floor: consumer and stream sequence. pending, given_up: as the methods of these names return
-    them, ascending. Raises OverflowError for numbers that fit no field.
+    them, ascending. Raises OverflowError for numbers that do not fit their field.
     """

@@ -1,31 +1,30 @@
-"""An ack state as bytes: the whole of it (a snapshot), and what changed since (the journal).
+"""Serialised ack states: snapshots, and journals of later changes.
 
-The whole of an ack state as bytes, all numbers little endian.
+A snapshot is a complete ack state, all numbers little endian:
 
     u8 version | u8 policy | u64 delivered consumer, stream | u64 ack floor consumer, stream | u64 entries | u64 dead
     for each entry, ascending: u64 stream seq | u64 first consumer seq | i64 ts | u32 deliveries (0 = parked)
     for each dead one, ascending: u64 stream seq | u32 deliveries
 
-The journal of an ack state: what changed since the last snapshot.
+A journal has the changes since the last snapshot. It is run-length encoded: a thousand consecutive deliveries are
+one record of a few bytes. Applied to the snapshot, any prefix of whole records gives the state at that time
+(`AckState.replay`). The redelivery queue is not in it: after a restart queued messages are due immediately (a NAK
+sets its timestamp far into the past).
 
-In runs: a thousand deliveries in sequence are one record of a few bytes. Applied to the snapshot, it gives the
-same state, at every cut between records (`AckState.replay`). The redelivery queue is not in it: after a
-restart queued messages are simply due (a NAK sets its timestamp far into the past).
-
-    T <ts>             time of what follows (8 bytes LE)
+    T <ts>             time of the following records (8 bytes LE)
     D <first> <count>  first deliveries at consecutive stream sequences
     R <seq>            redelivery
     A <first> <count>  acks at consecutive stream sequences
     L <seq> <cseq>     ack of everything up to seq
     W <seq> <ts>       new timestamp (+WPI, NAK)
     X <seq>            given up at max_deliver
-    B <seq>            everything below seq is gone from the stream
+    B <seq>            everything below seq was removed from the stream
     S <seq>            skip: nothing up to seq will be delivered
     P <seq>            parked
 (numbers are LEB128; W's ts is zigzag)
 
-Rejected: writing the whole state at every ack (the official server's way, quadratic under many pending); the
-fields in an object of its own (a reference counted up and down for each message).
+Rejected: writing the whole state at every ack (as the official server does; quadratic with many pending); the
+journal as an object of its own (an incref and a decref per message).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
@@ -120,7 +119,7 @@ cdef int read_snapshot(bytes snapshot, int policy, Position* position, Window* w
 
 
 def make_snapshot(int policy, tuple delivered, tuple floor, list pending, list given_up):
-    """What snapshot() of such a state returns; see the .pyi."""
+    """Builds a snapshot from imported state; see the .pyi."""
     cdef size_t size = HEAD_SIZE + len(pending) * ENTRY_SIZE + len(given_up) * DEAD_SIZE
     cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
     cdef char* d = PyBytes_AS_STRING(result)
@@ -150,12 +149,12 @@ def make_snapshot(int policy, tuple delivered, tuple floor, list pending, list g
 
 cdef enum:
     CAPACITY_FIRST = 4096
-    CAPACITY_KEPT = 1 << 20         # an empty journal gives back what is above
+    CAPACITY_KEPT = 1 << 20         # an empty journal frees memory above this
     RECORD_MAX = 1 + 2 * 10
 
 
 cdef inline char* reserve(Journal* j) except NULL:
-    """Room for one more record."""
+    """Makes room for one more record."""
     j.data = <char*>array_grow(j.data, &j.capacity, j.size + RECORD_MAX, 1, CAPACITY_FIRST, b"bytes of a journal")
     return j.data + j.size
 
@@ -171,7 +170,7 @@ cdef inline size_t put_varint(char* d, uint64_t v) noexcept:
 
 
 cdef inline Py_ssize_t get_varint(const char* p, size_t n, uint64_t* v) noexcept:
-    """Bytes read, or -1 when the number is cut off or over 64 bits."""
+    """Returns the bytes read, or -1 when the number is truncated or has more than 64 bits."""
     cdef uint64_t value = 0, byte
     cdef size_t i = 0
     while i < n and i < 10:
@@ -234,7 +233,7 @@ cdef int journal_new_ts(Journal* j, int64_t ts) except -1:
 cdef bytes journal_take(Journal* j):
     cdef bytes taken
     journal_close_run(j)
-    j.ts = -1       # every entry stands alone: it begins with its own time
+    j.ts = -1       # every entry is self-contained: it begins with its own time
     if j.size == 0:
         return b""
     taken = PyBytes_FromStringAndSize(j.data, <Py_ssize_t>j.size)

@@ -1,4 +1,4 @@
-"""What one consumer has delivered and what is acked: a dense window above the ack floor.
+"""The delivered and acked messages of one consumer: a dense window above the ack floor.
 
 Invariants: ack_floor_stream < every pending stream sequence <= delivered_stream; the window is ordered
 by stream sequence.
@@ -18,17 +18,17 @@ cdef class AckState:
     cdef readonly uint64_t ack_floor_consumer, ack_floor_stream
     cdef readonly size_t num_pending        # delivered, not acked
     cdef readonly size_t num_parked         # passed over, not delivered yet
-    cdef public KeyOrder keys               # told what is settled; None without key-shared delivery
-    cdef readonly size_t num_queued         # pending ones that wait for their redelivery
+    cdef public KeyOrder keys               # notified of settled messages; None without key-shared delivery
+    cdef readonly size_t num_queued         # pending messages that wait for redelivery
     cdef readonly int policy                # AckPolicy
     cdef readonly bint journaling
     # First or repeated delivery of stream_seq at ts (ns); returns the new consumer sequence.
     cdef uint64_t deliver(self, uint64_t stream_seq, int64_t ts) except 0
-    # 1 when it was pending and now is acked, else 0.
+    # 1 when it was pending and is now acked, else 0.
     cdef int ack(self, uint64_t stream_seq, uint64_t consumer_seq) except -1
-    # Everything up to and with stream_seq (policy all): how many were pending.
+    # Acks everything up to and including stream_seq (policy all); returns how many were pending.
     cdef size_t ack_all(self, uint64_t stream_seq, uint64_t consumer_seq) except? 0
-    # The next sequence whose redelivery is due, 0 when none; it stays queued until it is delivered or leaves.
+    # The next sequence whose redelivery is due, 0 when none; it stays queued until it is delivered or settled.
     cdef uint64_t next_queued(self) except? 0
     cpdef int park(self, uint64_t stream_seq) except -1
     cdef bint is_parked(self, uint64_t stream_seq) noexcept
@@ -36,8 +36,8 @@ cdef class AckState:
 
     cdef Window window
     cdef size_t redelivered                 # pending entries delivered more than once
-    cdef dict dead                          # stream seq -> deliveries: given up at max_deliver, never acked
-    cdef Queue queue                        # items of settled entries are stale
+    cdef dict dead                          # stream seq -> deliveries: given up at max_deliver and not acked
+    cdef Queue queue                        # may contain stale items of settled entries
     cdef Journal journal
     cdef int64_t* waits                     # ack wait (ns) by number of deliveries - 1; the last one repeats
     cdef size_t waits_count
@@ -51,10 +51,10 @@ cdef class AckState:
     cdef int64_t wait_of(self, Entry* e) noexcept
     cdef int replay_record(self, const Record* record) except -1
 
-    # Only while `collecting`: the stream sequences that were settled, as pairs of first and last.
+    # Only while `collecting`: the settled stream sequences, as pairs of first and last.
     cdef public bint collecting
     cdef uint64_t* settled
     cdef size_t settled_count, settled_capacity
     cdef int note_settled(self, uint64_t seq) except -1
-    # Does a message at seq (that passes its filters) still have to be delivered to it, or acked by it?
-    cdef bint interest_state(self, uint64_t seq) except -1
+    # Does the consumer still have to deliver the message at seq, which passes its filters, or to get its ack?
+    cdef bint is_message_needed(self, uint64_t seq) except -1

@@ -8,7 +8,7 @@ class AckPolicy(IntEnum):
     ACK_EXPLICIT = 2
 
 class AckState:
-    """What one consumer has delivered and what is acked. See ack_state.pyx for floors and the journal."""
+    """The delivered and acked messages of one consumer. See ack_state.pyx for floors and the journal."""
 
     delivered_consumer: int
     delivered_stream: int

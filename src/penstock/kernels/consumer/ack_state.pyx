@@ -1,23 +1,23 @@
-"""What one consumer has delivered and what is acked.
+"""The delivered and acked messages of one consumer.
 
-The window (ack_window.pxd) holds an entry for each message from the oldest pending one up to the newest
-delivered. When acked entries outweigh the pending ones it is compacted, so that one stuck message doesn't hold
-the memory of a million acked ones. What is due again waits in a queue (ack_window.pxd). What changes is noted in the
-journal and the whole is written as a snapshot (both in ack_encoding.pyx).
+The window (ack_window.pxd) has an entry for each message from the oldest pending one up to the newest
+delivered. It is compacted when it has many more acked entries than pending ones, so that one pending message doesn't
+retain the memory of a million acked ones. Messages due for redelivery wait in a queue (ack_window.pxd). Changes are
+recorded in the journal, and the complete state is written as a snapshot (both in ack_encoding.pyx).
 
-Floors, as the official server reports them: with nothing pending both floors are what was delivered;
+Floors, as the official server reports them: with nothing pending both floors are the last delivered sequences;
 when the oldest pending entry is settled they move to just below the next one (its stream sequence, and the
 consumer sequence of its FIRST delivery, so that redeliveries don't move the consumer floor). Settling any
-other entry leaves them where they are. Under the policy "all" they are the sequences of the ack itself.
+other entry doesn't move them. Under the policy "all" they are the sequences of the ack itself.
 
-What a message that reached max_deliver leaves: no entry (it blocks no floor), but a line in `dead`,
-since it counts as redelivered until it is acked after all or leaves the stream.
+A message that reached max_deliver has no entry, so that it blocks no floor, but an item in `dead`, because it counts
+as redelivered until it is acked after all or removed from the stream.
 
-A message may be parked: passed over because its turn hasn't come (key-shared delivery). It has an entry
-with no deliveries, which holds the floors like a pending one; acks, NAKs and ack waits don't touch it, and
+A message may be parked: passed over because another message of its key is in flight (key-shared delivery). It has an
+entry with no deliveries, which blocks the floors like a pending one; acks, NAKs and ack waits don't affect it, and
 its first delivery comes later.
 
-Rejected: a dict of sequences (a Python object a message), a bitmap (no timestamps, no delivery counts).
+Rejected: a dict of sequences (a Python object per message), a bitmap (no timestamps, no delivery counts).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint32_t, uint64_t
@@ -34,17 +34,17 @@ from penstock.kernels.consumer.ack_window cimport (
 )
 
 cdef enum:
-    # The window is compacted when it holds this many entries more than four times the pending ones.
+    # The window is compacted when it has this many entries more than four times the pending ones.
     COMPACT_SLACK = 4096
 
-# A timestamp that makes an entry due at once, whatever its ack wait; survives zigzag and subtraction.
+# A timestamp that makes an entry due immediately with any ack wait; safe for zigzag encoding and subtraction.
 cdef int64_t DUE_TS = 0
 
 
 cdef class AckState:
     def __cinit__(self, int policy, uint64_t start_seq=1, *, bint journaling=True):
         if policy < ACK_NONE or policy > ACK_EXPLICIT:
-            raise ValueError(f"ack policy {policy} is none of AckPolicy")
+            raise ValueError(f"ack policy {policy} is not an AckPolicy")
         self.policy = policy
         self.journaling = journaling
         self.delivered_stream = self.ack_floor_stream = start_seq - 1 if start_seq else 0
@@ -66,7 +66,7 @@ cdef class AckState:
     # --- the window ------------------------------------------------------------------------------------
 
     cdef inline void settle(self, Entry* e) noexcept:
-        """A pending or parked entry stops being so."""
+        """Settles a pending or parked entry."""
         e.pending = 0
         if self.keys is not None:
             self.keys.settle(e.seq)
@@ -150,7 +150,7 @@ cdef class AckState:
         return self.delivered_consumer
 
     cpdef int park(self, uint64_t stream_seq) except -1:
-        """It is passed over and will be delivered later, by `deliver`."""
+        """Passes a message over; deliver() delivers it later."""
         cdef Entry* e
         if stream_seq <= self.delivered_stream or self.policy != ACK_EXPLICIT:
             raise ValueError(f"stream sequence {stream_seq} can't be parked: delivered {self.delivered_stream},"
@@ -182,12 +182,12 @@ cdef class AckState:
         return self.deliver(stream_seq, ts)
 
     def deliveries(self, uint64_t stream_seq):
-        """How often it was delivered: 0 when it isn't pending."""
+        """Number of deliveries; 0 when it isn't pending."""
         return self.deliveries_of(stream_seq)
 
     def skip(self, uint64_t stream_seq):
-        """Nothing up to and with stream_seq will be delivered (a purge): moves what was delivered, and the
-        floor with it when nothing is pending."""
+        """Marks everything up to and including stream_seq as not to be delivered (a purge): advances the delivered
+        sequence, and the floor with it when nothing is pending."""
         if stream_seq <= self.delivered_stream:
             return
         if self.journaling:
@@ -201,7 +201,7 @@ cdef class AckState:
     cdef int ack(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
         cdef Py_ssize_t i = window_find(&self.window, stream_seq, consumer_seq)
         if i >= 0 and entry_at(&self.window, <size_t>i).deliveries == 0:
-            return 0                    # nobody has it who could ack it
+            return 0                    # parked: no client has the message, so none can ack it
         if i < 0:
             if self.dead and stream_seq in self.dead:
                 if self.journaling:
@@ -226,8 +226,8 @@ cdef class AckState:
         cdef Entry* e
         if stream_seq <= self.ack_floor_stream or stream_seq > self.delivered_stream:
             return 0
-        # A delivery that power loss took back may be acked too: its message is pending from the one before, and
-        # the sender hears that the ack is kept.
+        # A client may ack a redelivery that a power failure removed from the state: the message is still pending
+        # from an earlier delivery, so the ack counts and its sender gets a confirmation.
         if consumer_seq > self.delivered_consumer:
             consumer_seq = self.delivered_consumer
         if self.journaling:
@@ -253,13 +253,13 @@ cdef class AckState:
         return before - self.num_pending
 
     def acked(self, uint64_t stream_seq, uint64_t consumer_seq=0):
-        """`ack` (`ack_all` under the policy "all") for Python callers: how many stopped being pending."""
+        """`ack` (`ack_all` under the policy "all") for Python callers; returns how many messages it settled."""
         if self.policy == ACK_ALL:
             return self.ack_all(stream_seq, consumer_seq)
         return self.ack(stream_seq, consumer_seq)
 
     def drop(self, uint64_t stream_seq):
-        """The message is settled without an ack (+TERM, gone from the stream): True when it was pending."""
+        """Settles a message without an ack (+TERM, removed from the stream); True when it was pending."""
         cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
         if i < 0 or entry_at(&self.window, <size_t>i).deliveries:
             return self.ack(stream_seq, 0) == 1
@@ -270,7 +270,7 @@ cdef class AckState:
         return False
 
     def drop_below(self, uint64_t first_seq):
-        """Everything below first_seq left the stream: returns how many pending ones went with it."""
+        """Settles everything below first_seq, which was removed from the stream; returns how many were pending."""
         cdef size_t before = self.num_pending, parked_before = self.num_parked
         cdef Entry* e
         cdef list gone = [seq for seq in self.dead if seq < first_seq]
@@ -290,7 +290,7 @@ cdef class AckState:
         return before - self.num_pending
 
     def truncate(self, uint64_t last_seq):
-        """Forgets everything above last_seq: the stream lost its end, and its sequences will be used again."""
+        """Drops all state above last_seq: the stream lost its end, and will use these sequences again."""
         cdef Entry* e
         while self.window.count and entry_at(&self.window, self.window.count - 1).seq > last_seq:
             e = entry_at(&self.window, self.window.count - 1)
@@ -307,7 +307,7 @@ cdef class AckState:
             self.move_floor()
 
     def is_pending(self, uint64_t stream_seq):
-        """Was it delivered, and is not settled yet?"""
+        """Was it delivered and not settled yet?"""
         return self.deliveries_of(stream_seq) != 0
 
     def pending(self):
@@ -324,10 +324,10 @@ cdef class AckState:
 
     @property
     def num_redelivered(self):
-        """Messages delivered more than once and not acked, the given up ones among them."""
+        """Messages delivered more than once and not acked, including those given up."""
         return self.redelivered + len(self.dead)
 
-    # --- for streams whose messages go when they are acked ----------------------------------------------
+    # --- for streams that remove acked messages ----------------------------------------------------------
 
     cdef int note_settled(self, uint64_t seq) except -1:
         if self.settled_count and self.settled[2 * self.settled_count - 1] + 1 == seq:
@@ -340,7 +340,7 @@ cdef class AckState:
         self.settled_count += 1
         return 0
 
-    cdef bint interest_state(self, uint64_t seq) except -1:
+    cdef bint is_message_needed(self, uint64_t seq) except -1:
         if seq > self.delivered_stream:
             return True
         if self.policy == ACK_EXPLICIT:
@@ -351,12 +351,12 @@ cdef class AckState:
         return len(self.dead) != 0 and seq in self.dead
 
     def is_needed(self, uint64_t seq):
-        """`interest_state` for Python callers."""
-        return self.interest_state(seq)
+        """`is_message_needed` for Python callers."""
+        return self.is_message_needed(seq)
 
     def take_settled(self):
-        """[(first, last)] of the stream sequences settled by acks since the last time, while `collecting`: in
-        runs, in the order of the acks."""
+        """Runs [(first, last)] of the stream sequences settled by acks since the last call, while `collecting`, in
+        the order of the acks."""
         cdef size_t i
         cdef list result = [(self.settled[2 * i], self.settled[2 * i + 1]) for i in range(self.settled_count)]
         self.settled_count = 0
@@ -365,7 +365,7 @@ cdef class AckState:
     # --- redelivery ------------------------------------------------------------------------------------
 
     def set_waits(self, list waits_ns):
-        """Ack wait in ns by number of deliveries (the backoff; one entry when there is none). Empty: never
+        """Sets the ack waits in ns by number of deliveries (the backoff; one entry without it). Empty: never
         due."""
         cdef size_t n = len(waits_ns) or 1
         cdef int64_t* waits = <int64_t*>array_new(n, sizeof(int64_t), b"ack waits")
@@ -394,8 +394,8 @@ cdef class AckState:
         return 0
 
     cdef void unqueue(self, Entry* e) noexcept:
-        """A pending entry leaves the redelivery queue: at its front as a rule. Its item goes with it, or the entry,
-        queued again later, would have its old place."""
+        """Removes a pending entry from the redelivery queue; usually it is at the front. A stale item must not stay:
+        the entry, queued again later, would get its old position."""
         e.queued = 0
         self.num_queued -= 1
         queue_remove(&self.queue, e.seq)
@@ -416,10 +416,10 @@ cdef class AckState:
         return self.next_queued()
 
     def expire(self, int64_t now, uint32_t max_deliver=0):
-        """Queues every pending entry whose ack wait is over, in the order of their sequences.
+        """Queues every pending entry whose ack wait has passed, in the order of their sequences.
 
-        Args: now in ns; max_deliver, 0 for no maximum: entries that had them all are given up instead.
-        Returns: (how many were queued, [(stream seq, deliveries)] given up, earliest deadline in ns or 0 when
+        Args: now in ns; max_deliver, 0 for no maximum: entries with that many deliveries are given up instead.
+        Returns: (number queued, [(stream seq, deliveries)] given up, earliest deadline in ns or 0 when
         nothing else will become due).
         """
         cdef size_t i, queued = 0
@@ -445,7 +445,7 @@ cdef class AckState:
         return queued, given_up, 0 if earliest == INT64_MAX else earliest
 
     def earliest_deadline(self):
-        """When the next ack wait is over, ns; 0 when nothing will become due. Scans the window."""
+        """When the next ack wait ends, ns; 0 when nothing will become due. Scans the window."""
         cdef size_t i
         cdef Entry* e
         cdef int64_t wait, earliest = INT64_MAX
@@ -458,13 +458,13 @@ cdef class AckState:
         return 0 if earliest == INT64_MAX else earliest
 
     def give_up(self, uint64_t stream_seq):
-        """It reached max_deliver: no longer pending, blocks no floor, counts as redelivered. True when it was
-        pending."""
+        """Gives up a message that reached max_deliver: it is no longer pending and blocks no floor, but counts as
+        redelivered. True when it was pending."""
         cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
         if i < 0:
             return False
         if entry_at(&self.window, <size_t>i).deliveries == 0:
-            self.drop(stream_seq)       # only a replayed journal comes here
+            self.drop(stream_seq)       # only when replaying a journal
             return False
         if self.journaling:
             journal_op(&self.journal, c"X", stream_seq)
@@ -477,11 +477,11 @@ cdef class AckState:
         return True
 
     def given_up(self):
-        """[(stream seq, deliveries)] of everything given up and not settled since, in order."""
+        """[(stream seq, deliveries)] of the messages given up and not settled since, in order."""
         return sorted(self.dead.items())
 
     def requeue(self, uint64_t stream_seq):
-        """A NAK without delay: due now. True when it is pending and wasn't queued yet."""
+        """Makes a message due now (a NAK without delay). True when it is pending and wasn't queued yet."""
         cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
         if i < 0 or entry_at(&self.window, <size_t>i).queued or entry_at(&self.window, <size_t>i).deliveries == 0:
             return False
@@ -490,8 +490,8 @@ cdef class AckState:
         return True
 
     def touch(self, uint64_t stream_seq, int64_t ts):
-        """The ack wait runs from ts (ns) again (+WPI; a NAK with delay: ts = when it is due - its ack
-        wait). It leaves the redelivery queue. Returns when it is due, ns; 0 when it isn't pending."""
+        """Restarts the ack wait at ts (ns) (+WPI; a NAK with delay: ts = due time - ack wait) and removes the message
+        from the redelivery queue. Returns when it is due, ns; 0 when it isn't pending."""
         cdef Py_ssize_t i = window_find(&self.window, stream_seq, 0)
         cdef Entry* e
         cdef int64_t wait
@@ -514,11 +514,11 @@ cdef class AckState:
     # --- the journal -----------------------------------------------------------------------------------
 
     def take_journal(self):
-        """What changed since the last take (or snapshot), for the consumer's store; b"" when nothing did."""
+        """The changes since the last take (or snapshot), for the consumer's store; b"" without changes."""
         return journal_take(&self.journal)
 
     def replay(self, bytes entry):
-        """Applies one journal entry. Raises ValueError where it is not one that follows this state."""
+        """Applies one journal entry. Raises ValueError when it cannot follow this state."""
         cdef const char* p = PyBytes_AS_STRING(entry)
         cdef size_t n = <size_t>PyBytes_GET_SIZE(entry), at = 0
         cdef Record record
@@ -539,7 +539,7 @@ cdef class AckState:
             if a <= self.delivered_stream or b > UINT64_MAX - a:
                 raise ValueError(f"consumer journal: delivery of {a} x {b} after {self.delivered_stream}")
             if self.policy == ACK_NONE and b:
-                # An ack none consumer may have millions in one run.
+                # A consumer without acks may have millions in one run.
                 self.delivered_consumer += b
                 self.delivered_stream = a + b - 1
                 self.ack_floor_consumer = self.delivered_consumer
@@ -548,7 +548,7 @@ cdef class AckState:
             for i in range(b):
                 self.deliver(a + i, record.ts)
         elif op == c"A":
-            # A run's entries are pending: more of them than the window holds is no run of ours.
+            # The entries of a run are pending, so a run longer than the window is corrupt.
             if b > self.window.count + <size_t>len(self.dead):
                 raise ValueError(f"consumer journal: {b} acks from {a} on with {self.window.count} deliveries")
             for i in range(b):
@@ -576,7 +576,7 @@ cdef class AckState:
     # --- snapshots -------------------------------------------------------------------------------------
 
     def snapshot(self):
-        """The whole state as bytes; what the journal had noted so far is covered by it and forgotten."""
+        """The complete state as bytes. It includes the journal's changes, so the journal is emptied."""
         cdef Position position
         cdef bytes result
         position.delivered_consumer, position.delivered_stream = self.delivered_consumer, self.delivered_stream
@@ -588,7 +588,7 @@ cdef class AckState:
         return result
 
     def restore(self, bytes snapshot):
-        """Becomes what `snapshot` was taken of. Raises ValueError where it isn't one."""
+        """Restores the state from a snapshot. Raises ValueError when it is invalid."""
         cdef Position position
         try:
             read_snapshot(snapshot, self.policy, &position, &self.window, self.dead)

@@ -1,14 +1,14 @@
-"""The deliveries above a consumer's ack floor, and those that are due again.
+"""The deliveries above a consumer's ack floor, and the redelivery queue.
 
 The window is a ring of entries ordered by stream sequence, from the oldest pending one up to the newest
-delivered. An ack finds its entry by an offset guess (consumer sequences are dense where nothing was
-redelivered), else by binary search. Acked entries in the middle stay until the front moves over them, or
+delivered. An ack finds its entry by guessing the offset (consumer sequences are dense without
+redeliveries), else by binary search. Acked entries in the middle stay until the front moves over them, or
 until the owner of the window compacts it.
 
 The redelivery queue is a ring of stream sequences in the order in which they became due. Items may be stale
-(their message was settled meanwhile): the reader of the front looks it up in the window.
+(their message was settled since): the reader of the front looks it up in the window.
 
-Inline, without an extension of its own; the memory is a Ring's (base/memory.pxd).
+Inline, without an extension of its own; the memory belongs to a Ring (base/memory.pxd).
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -21,10 +21,10 @@ cdef enum:
 
 cdef struct Entry:
     uint64_t seq            # stream sequence
-    uint64_t cseq           # consumer sequence of the first delivery: what the ack floor speaks of
-    int64_t ts              # last delivery (or +WPI), ns; its ack wait runs from here
+    uint64_t cseq           # consumer sequence of the first delivery, for the ack floor
+    int64_t ts              # last delivery (or +WPI), ns; start of its ack wait
     uint32_t deliveries     # 0 = parked
-    uint8_t pending         # 0 = acked, kept only until it leaves the front of the window
+    uint8_t pending         # 0 = acked; stays until it leaves the front of the window
     uint8_t queued          # waits in the redelivery queue
 
 ctypedef Ring Window        # of Entry
@@ -40,7 +40,7 @@ cdef inline Entry* entry_at(const Window* w, size_t i) noexcept:
 
 
 cdef inline size_t window_search(const Window* w, uint64_t seq) noexcept:
-    """The first of the entries whose sequence isn't below seq; `count` when all are."""
+    """Index of the first entry whose sequence isn't below seq; `count` when all are."""
     cdef size_t low = 0, high = w.count, middle
     while low < high:
         middle = low + (high - low) // 2
@@ -77,14 +77,14 @@ cdef inline Py_ssize_t window_find(const Window* w, uint64_t seq, uint64_t cseq)
 
 
 cdef inline int window_reserve(Window* w) except -1:
-    """Room for one more entry."""
+    """Makes room for one more entry."""
     if w.count == w.capacity:
         ring_grow(w, sizeof(Entry), b"deliveries of a consumer")
     return 0
 
 
 cdef inline Entry* window_push(Window* w) noexcept:
-    """A new entry behind the others, in the room reserved; the caller fills it."""
+    """Appends an entry in the reserved room; the caller fills it."""
     w.count += 1
     return entry_at(w, w.count - 1)
 
@@ -94,7 +94,7 @@ cdef inline void window_drop_front(Window* w) noexcept:
 
 
 cdef inline void window_trim(Window* w) noexcept:
-    """The window begins with a pending entry."""
+    """Drops settled entries from the front, so that the window begins with a pending entry."""
     while w.count and not entry_at(w, 0).pending:
         window_drop_front(w)
 
@@ -104,7 +104,7 @@ cdef inline void window_clear(Window* w) noexcept:
 
 
 cdef inline void window_compact(Window* w) noexcept:
-    """Leaves only the pending entries."""
+    """Drops all settled entries."""
     cdef size_t i, kept = 0
     cdef Entry* e
     for i in range(w.count):
@@ -130,7 +130,7 @@ cdef inline int queue_push(Queue* q, uint64_t seq) except -1:
 
 
 cdef inline void queue_remove(Queue* q, uint64_t seq) noexcept:
-    """Takes seq out wherever it stands, if it is there."""
+    """Removes seq from any position, if present."""
     cdef uint64_t* items = <uint64_t*>q.items
     cdef size_t i, mask = q.capacity - 1
     for i in range(q.count):

@@ -1,4 +1,4 @@
-"""Where a consumer's messages go, and where their acks arrive."""
+"""A consumer's delivery targets, and the sink of its acks."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from penstock.kernels.consumer.ack_state cimport AckState
@@ -10,21 +10,21 @@ cpdef enum TargetEnd:
     END_FULL = 0            # its batch is complete
     END_BYTES_LEFT = 1      # complete, with bytes left of its max_bytes
     END_TOO_LARGE = 2       # the next message is larger than the bytes left
-    END_NO_INTEREST = 3     # nobody listens any more
-    END_WRONG_PIN = 4       # it names a pin that is not the present one
+    END_NO_INTEREST = 3     # its subject has no subscription any more
+    END_WRONG_PIN = 4       # it names a pin other than the current one
 
 cdef class Target:
     cdef readonly bytes subject
     cdef public int64_t batch           # messages left; negative = no bound
     cdef public int64_t bytes_left      # 0 = no bound
     cdef public uint64_t delivered
-    cdef public int priority            # 0 first; looked at where the pump is prioritized
-    cdef public int64_t min_pending, min_ack_pending    # overflow: its turn when one is reached; 0 = unset
-    cdef public bytes pin               # pinned client: the pin it names or was given, b"" for none
+    cdef public int priority            # 0 first; used when the rotation is prioritized
+    cdef public int64_t min_pending, min_ack_pending    # overflow: eligible when one is reached; 0 = unset
+    cdef public bytes pin               # pinned client: the pin it names or was assigned, b"" for none
     cdef MatchResult match
     cdef uint64_t generation
     cdef bint known
-    cdef bint awaited                   # its subject is a reply across accounts: interest is there, not here
+    cdef bint awaited                   # its subject is a reply to another account, which has the interest
     cdef int refresh(self, SubscriptionIndex index) except -1
     cdef bint has_interest(self) noexcept
 
@@ -32,19 +32,19 @@ cdef class Rotation:
     cdef SubscriptionIndex index
     cdef AckState state
     cdef public size_t backlog_max      # unsent bytes at which a receiver gets no more
-    cdef public bint prioritized        # targets are in order of their priorities, and stay so
-    cdef public object on_end           # callable(target, TargetEnd), at once: a status keeps its place
-    cdef public object on_pin           # callable(target) that gives it a pin; None: nobody is pinned
-    cdef bytes pin                      # the present one, b"" for none
+    cdef public bint prioritized        # targets are ordered by priority, and stay so
+    cdef public object on_end           # callable(target, TargetEnd); immediately, so that its status is in order
+    cdef public object on_pin           # callable(target) that assigns a pin; None: no client is pinned
+    cdef bytes pin                      # the current pin, b"" for none
     cdef bytes pin_header
     cdef uint32_t turn                  # round robin over the members of queue groups
-    # When choose() finds none: how many were full, and how many wait by their priority group.
+    # When choose() returns None: how many targets were full, and how many are not eligible in their priority group.
     cdef size_t blocked, standby
 
-    # Whose turn it is for a message of `size` bytes, or None. pending: what is left behind it.
+    # The target of the next message, of `size` bytes, or None. pending: number of messages after it.
     cdef Target choose(self, list targets, size_t size, uint64_t pending)
     cdef int send(self, Target target, const Message* m) except -1
-    # The target took a message of `size` bytes.
+    # Notes that the target accepted a message of `size` bytes.
     cdef int took(self, list targets, Target target, size_t size) except -1
     cdef int end(self, list targets, Target target, int why) except -1
     cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1
@@ -57,7 +57,7 @@ cdef struct PlainAck:
 
 # The acks of one consumer since the last apply.
 cdef class AckQueue:
-    cdef readonly object owner          # what is marked dirty: the consumer
+    cdef readonly object owner          # the consumer, which is marked dirty
     cdef DirtyList dirty_list
     cdef readonly bint is_dirty
     cdef PlainAck* items
@@ -71,7 +71,7 @@ cdef class AckQueue:
     cpdef int sample(self, AckState state, uint64_t stream_seq) except -1
     cpdef int mark(self) except -1
 
-# The sink of `$JS.ACK.<stream>.>`: one a stream, whatever the number of its consumers.
+# The sink of `$JS.ACK.<stream>.>`: one per stream, for all of its consumers.
 cdef class AckSink(Sink):
     cdef dict queues
     cdef bytes last_name

@@ -1,4 +1,4 @@
-"""Where a consumer's messages go, and where their acks arrive."""
+"""A consumer's delivery targets, and the sink of its acks."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -17,7 +17,7 @@ class TargetEnd(IntEnum):
     END_WRONG_PIN = 4
 
 class Target:
-    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
+    """A delivery target: a waiting pull request, or the deliver subject of a push consumer.
 
     batch: messages left, negative for no bound. bytes_left: 0 for no bound. priority, min_pending,
     min_ack_pending and pin are those of priority groups (ADR-42).
@@ -37,11 +37,11 @@ class Target:
     def when_drained(self, callback: Callable[[], object]) -> None: ...
 
 class Rotation:
-    """Whose turn it is among a consumer's targets.
+    """Selects the next target of a consumer.
 
-    backlog_max: unsent bytes at which a receiver gets no more. prioritized: targets are in order of their
-    priorities, and stay so. on_end: told of each target that leaves the list, at once. on_pin: gives a target
-    a pin; None: no client is pinned.
+    backlog_max: unsent bytes at which a receiver gets no more. prioritized: targets are ordered by
+    priority, and stay so. on_end: called immediately for each target that leaves the list. on_pin: assigns a
+    pin to a target; None: no client is pinned.
     """
 
     backlog_max: int
@@ -70,7 +70,7 @@ class AckQueue:
     def apply(self, state: AckState, upto: int = ...) -> int: ...
 
 class AckSink(Sink):
-    """Takes the acks of all consumers of one stream, `$JS.ACK.<stream>.>`."""
+    """Receives the acks of all consumers of one stream, `$JS.ACK.<stream>.>`."""
 
     def add(self, consumer: bytes, queue: AckQueue) -> None: ...
     def remove(self, consumer: bytes) -> None: ...

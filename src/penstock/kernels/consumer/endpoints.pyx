@@ -1,25 +1,21 @@
-"""The two ends of a consumer: where its messages go, and where their acks arrive.
+"""A consumer's delivery targets, and the sink of its acks.
 
-Where a consumer's messages go, and whose turn it is.
+Delivery. A Target is a waiting pull request, or the deliver subject of a push consumer, with the subscriptions that
+match its subject. A Rotation selects the target of the next message, delivers to it and moves it to its next position
+in the list. The backlog of the receiving client connections, also in other accounts, decides whether a target is
+skipped.
 
-A Target is a waiting pull request, or the deliver subject of a push consumer: it knows the subscriptions behind
-its subject. A Rotation finds the one that gets the next message, gives it to them and puts it where its next turn
-is. What clients listen with is looked through, be it in another account: how much they have yet to take decides
-whether a target is passed over.
+Invariants: targets take turns message by message, as on the official server; with priorities only those of the
+lowest number take turns. `on_end` is called immediately for each target that leaves the list.
 
-Invariants: targets take turns message by message, as the official server does it; with priorities only among
-those of the lowest one. Who leaves the list of targets is told of by `on_end`, at once.
-
-Acks on their way in to consumers.
-
-An AckSink takes every ack of a stream, finds the consumer by its token and keeps plain acks as pairs of
-numbers; what needs a decision (NAK, +WPI, +NXT, +TERM, an ack that wants a confirmation) waits as a tuple,
-with its place among the plain ones. Nothing is applied here: acks are applied once a tick.
+Acks. An AckSink receives every ack of a stream, finds the consumer by its token and stores plain acks as pairs of
+numbers; an ack that needs a decision (NAK, +WPI, +NXT, +TERM, an ack that requests a confirmation) waits as a tuple,
+with its position among the plain ones. The sink applies nothing: acks are applied once per tick.
 
 Invariant: an ack for an unknown consumer, or with malformed numbers, is refused: its sender gets
 "no responders".
-Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` a consumer (it would drop the router's caches
-whenever an ephemeral comes or goes); lists of Python tuples for acks (0.6 M/s).
+Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` per consumer (it would invalidate the router's caches
+for each created or deleted ephemeral); lists of Python tuples for acks (0.6 M/s).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
@@ -43,9 +39,9 @@ cdef bytes PIN_HEADER = b"Nats-Pin-Id: "
 
 
 cdef class Target:
-    """Where messages go: a waiting pull request, or the deliver subject of a push consumer.
+    """A delivery target: a waiting pull request, or the deliver subject of a push consumer.
 
-    Args: subject to deliver to; batch: messages it takes, negative for no bound; max_bytes: 0 for no bound.
+    Args: subject to deliver to; batch: number of messages, negative for no bound; max_bytes: 0 for no bound.
     """
 
     def __init__(self, bytes subject not None, int64_t batch=-1, int64_t max_bytes=0):
@@ -56,7 +52,7 @@ cdef class Target:
         self.awaited = is_awaited(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
 
     cdef int refresh(self, SubscriptionIndex index) except -1:
-        """Looks up who listens, when subscriptions changed since the last time."""
+        """Repeats the lookup of its subject if subscriptions changed since the last time."""
         if self.awaited and index.replies is not None:
             self.match = index.replies.find_wanted(
                 PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject)
@@ -73,12 +69,12 @@ cdef class Target:
         return len(self.match.plain) != 0 or len(self.match.groups) != 0
 
     def is_wanted(self, SubscriptionIndex index not None):
-        """Does anybody listen on its subject?"""
+        """Does its subject have a subscription?"""
         self.refresh(index)
         return self.has_interest()
 
     def when_drained(self, callback):
-        """Calls callback() once, when a connection behind it can take more."""
+        """Calls callback() once, when one of its connections can take more."""
         cdef SinkSubscription sub
         for subs in [self.match.plain, *self.match.groups]:
             for sub in subs:
@@ -88,7 +84,7 @@ cdef class Target:
 
 
 cdef inline SinkSubscription client_behind(SinkSubscription sub):
-    """The client's subscription that a message to `sub` ends at; None when it is no client's."""
+    """The client subscription that finally receives a message to `sub`; None for other receivers."""
     if not isinstance(sub.sink, ClientSink):
         sub = sub.sink.beyond(sub)
         if sub is None or not isinstance(sub.sink, ClientSink):
@@ -97,8 +93,8 @@ cdef inline SinkSubscription client_behind(SinkSubscription sub):
 
 
 cdef inline bint is_full(SinkSubscription sub, size_t backlog_max) noexcept:
-    """Has the connection behind it more unsent bytes than it may? (its threshold counts those in the
-    transport)"""
+    """Does its connection have more unsent bytes than allowed? (The connection's own threshold includes those in the
+    transport.)"""
     sub = client_behind(sub)
     return sub is not None and (<ClientSink>sub.sink).is_blocked(backlog_max)
 
@@ -121,15 +117,15 @@ cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
 
 
 cdef inline bint is_denied(SinkSubscription sub, const Message* m) except -1:
-    """Is the receiver there, but not allowed to read this message?"""
+    """Is there a receiver, which is not allowed to read this message?"""
     sub = client_behind(sub)
     return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
 
 
 cdef class Rotation:
-    """Whose turn it is among a consumer's targets.
+    """Selects the next target of a consumer.
 
-    Args: index: who listens; state: what of the consumer is pending.
+    Args: index: the subscriptions; state: the consumer's pending messages.
     """
 
     def __cinit__(self, SubscriptionIndex index not None, AckState state not None):
@@ -139,17 +135,17 @@ cdef class Rotation:
         self.set_pin(b"")
 
     def set_pin(self, bytes pin not None):
-        """Only the target with this pin gets messages, each with the pin in a header; b"": whose turn comes
-        next is given one by `on_pin`."""
+        """Only the target with this pin gets messages, each with the pin in a header; b"": `on_pin` assigns one to
+        the next selected target."""
         self.pin = pin
         self.pin_header = PIN_HEADER + pin
 
     cdef int send(self, Target target, const Message* m) except -1:
-        """To everybody who listens on the target's subject; 0 when nobody took it.
+        """Delivers to all receivers of the target's subject; 0 when none accepted the message.
 
-        Clients get the message under the subject it was stored with. What listens within the server (a stream,
-        the API) was addressed by the target's subject, and gets it under that one. A client that may not read
-        it counts as having taken it, as on the official server: it is no reason to stop there for good.
+        Clients see the subject that the message was stored with. Receivers within the server (a stream, the API)
+        were addressed by the target's subject and see that one. A message that a client may not read counts as
+        delivered, as on the official server: otherwise the consumer could never advance past it.
         """
         cdef MatchResult match = target.match
         cdef SinkSubscription sub
@@ -186,7 +182,7 @@ cdef class Rotation:
         return 0
 
     cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1:
-        """May it have a message by its priority group? (One with a wrong pin leaves `targets`.)"""
+        """Is the target eligible in its priority group? (One with a wrong pin leaves `targets`.)"""
         if self.on_pin is not None:
             if not self.pin and not target.pin:
                 self.on_pin(target)
@@ -196,7 +192,7 @@ cdef class Rotation:
                 return False
         if target.min_pending <= 0 and target.min_ack_pending <= 0:
             return True
-        # As the official server counts: a message that comes again has left the pending ones before.
+        # As the official server counts: a redelivered message is no longer among the pending ones.
         if target.min_pending > 0 and target.min_pending <= <int64_t>pending + 1:
             return True
         return target.min_ack_pending > 0 and target.min_ack_pending <= <int64_t>self.state.num_pending
@@ -212,7 +208,7 @@ cdef class Rotation:
             claimed = self.on_pin is not None and not self.pin
             if not self.is_turn(targets, target, pending):
                 if target.pin and self.on_pin is not None:
-                    continue                # it was taken out
+                    continue                # is_turn() has removed it
                 standby += 1
             elif target.bytes_left > 0 and size > <size_t>target.bytes_left:
                 if claimed:
@@ -234,7 +230,7 @@ cdef class Rotation:
         return None
 
     cdef int requeue(self, list targets, Target target) except -1:
-        """The others come first: all of them, or those of the same priority."""
+        """Moves the target behind all others, or behind those of the same priority."""
         cdef Py_ssize_t at
         if not self.prioritized:
             targets.append(targets.pop(0))
@@ -254,7 +250,7 @@ cdef class Rotation:
         if bounded:
             target.bytes_left -= <int64_t>size
             if target.bytes_left == 0:
-                target.batch = 0            # exactly used up: complete, whatever is left of its batch
+                target.batch = 0            # all bytes used: complete, even if its batch is not
         if target.batch == 0:
             self.end(targets, target, END_BYTES_LEFT if target.bytes_left > 0 else END_FULL)
         elif len(targets) > 1:
@@ -269,7 +265,7 @@ cdef enum:
 
 
 cdef const char* get_uint(const char* p, const char* end, uint64_t* v) noexcept:
-    """Reads digits up to a dot or the end: where reading goes on (past the dot), or NULL when there is no
+    """Reads digits up to a dot or the end; returns the position after the dot, or NULL when there is no
     number."""
     cdef uint64_t value = 0, digit
     cdef const char* start = p
@@ -294,7 +290,7 @@ cdef const char* get_uint(const char* p, const char* end, uint64_t* v) noexcept:
 cdef class AckQueue:
     """Acks of one consumer that wait for the end of the tick.
 
-    Args: owner: what gets marked in dirty_list when the first ack comes.
+    Args: owner: marked in dirty_list at the first ack.
     """
 
     def __cinit__(self, object owner, DirtyList dirty_list not None):
@@ -307,14 +303,14 @@ cdef class AckQueue:
         free(self.items)
 
     cpdef int mark(self) except -1:
-        """The owner has work this tick."""
+        """Marks the owner: it has work in this tick."""
         if not self.is_dirty:
             self.is_dirty = True
             self.dirty_list.mark(self.owner)
         return 0
 
     def clean(self):
-        """The owner was taken from the dirty list."""
+        """Clears the mark: the owner was taken from the dirty list."""
         self.is_dirty = False
 
     cdef int push(self, uint64_t stream_seq, uint64_t consumer_seq) except -1:
@@ -328,15 +324,15 @@ cdef class AckQueue:
         return 0
 
     def take_special(self):
-        """[(place among the plain acks, stream seq, consumer seq, deliveries, body, reply)], and they are
-        gone."""
+        """Returns and removes [(position among the plain acks, stream seq, consumer seq, deliveries, body,
+        reply)]."""
         taken = self.special
         self.special = []
         return taken
 
     cpdef int sample(self, AckState state, uint64_t stream_seq) except -1:
-        """An ack of stream_seq is about to be applied: every so many of those which settle something leave
-        (stream seq, first consumer seq, deliveries, delivered at) in `samples`."""
+        """Samples an ack of stream_seq before it is applied: appends (stream seq, first consumer seq, deliveries,
+        delivered at) to `samples` for the configured share of the acks that settle a message."""
         cdef Py_ssize_t at
         cdef Entry* entry
         if self.sample_percent == 0:
@@ -353,7 +349,7 @@ cdef class AckQueue:
         return 0
 
     def apply(self, AckState state not None, size_t upto=<size_t>-1):
-        """Applies the plain acks up to place `upto`; returns how many messages stopped being pending."""
+        """Applies the plain acks up to position `upto`; returns how many messages they settled."""
         cdef size_t end = upto if upto < self.count else self.count
         cdef size_t settled = 0
         cdef PlainAck* item
@@ -372,24 +368,23 @@ cdef class AckQueue:
 
 
 cdef class AckSink(Sink):
-    """Takes the acks of all consumers of one stream.
+    """Receives the acks of all consumers of one stream.
 
-    Subscribe it on `$JS.ACK.<stream>.>` and on `$JS.ACK.<domain or _>.<account hash>.<stream>.>`: what
-    follows the subscription's last dot-and-`>` is `<consumer>.<five numbers>`, in the longer form perhaps
-    with more tokens. An ack for an unknown consumer is refused, so that its sender gets "no
-    responders".
+    Subscribe it to `$JS.ACK.<stream>.>` and to `$JS.ACK.<domain or _>.<account hash>.<stream>.>`. The tokens that
+    match the `>` are `<consumer>.<five numbers>`, in the longer form optionally followed by more. An ack for an
+    unknown consumer is refused, so that its sender gets "no responders".
     """
 
     def __cinit__(self):
         self.queues = {}
 
     def add(self, bytes consumer not None, AckQueue queue not None):
-        """Acks for `consumer` go to `queue`."""
+        """Adds acks for `consumer` to `queue` from now on."""
         self.queues[consumer] = queue
         self.last_name = None
 
     def remove(self, bytes consumer not None):
-        """The consumer is gone."""
+        """Refuses acks for a deleted consumer from now on."""
         self.queues.pop(consumer, None)
         self.last_name = None
         self.last = None

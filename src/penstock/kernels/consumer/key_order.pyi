@@ -1,5 +1,5 @@
 class KeyOrder:
-    """Messages of one key one at a time and in order. See key_order.pyx."""
+    """Delivers the messages of each key one at a time and in order. See key_order.pyx."""
 
     @property
     def token(self) -> int: ...

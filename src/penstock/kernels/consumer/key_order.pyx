@@ -1,15 +1,15 @@
-"""Key-shared delivery: messages whose subjects have the same n-th token go out one at a time and in order,
-different ones side by side.
+"""Key-shared delivery: messages whose subjects have the same n-th token are delivered one at a time and in order,
+those of different keys concurrently.
 
-A key is the hash of that token. It is busy while a message of it is in flight (delivered, not settled), or
-ready to be. Messages of a busy key wait in its queue, in the order of the stream; when the one in flight is
+A key is the hash of that token. It is busy while one of its messages is in flight (delivered, not settled), or
+ready. Messages of a busy key wait in its queue, in the order of the stream; when the one in flight is
 settled, the first of them becomes ready.
 
-Invariants: a key exists exactly while it is busy; what waits for a key has higher sequences than what is in
-flight of it; a message is in flight, ready, waiting or unknown.
-Two tokens with one hash (2^-64) share a key: they would be delivered in turn, never wrongly.
-Rejected: dicts of bytes (three Python objects a message); an index of the log by key (it would have to be kept
-for every stream, asked for or not).
+Invariants: a key exists exactly while it is busy; messages that wait for a key have higher sequences than those in
+flight; a message is in flight, ready, waiting or unknown.
+Two tokens with the same hash (2^-64) share a key: they are delivered one at a time, but never wrongly.
+Rejected: dicts of bytes (three Python objects per message); an index of the log by key (every stream would have to
+maintain it, used or not).
 """
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -24,8 +24,8 @@ cdef enum:
 
 
 cdef class KeyOrder:
-    """token: which token of the subject is the key, from 1. Messages without it share a key; 0: there are no
-    keys, every message may go."""
+    """token: index of the subject token that is the key, from 1. Messages without it share a key; 0: no keys, every
+    message may be delivered."""
 
     def __cinit__(self, uint32_t token):
         self.token = token
@@ -60,7 +60,7 @@ cdef class KeyOrder:
         return self.token != 0 and self.by_hash.get(hash, &key)
 
     cdef uint32_t key_slot(self, uint64_t hash) except 0:
-        """The key of a hash, made when it isn't there; its number + 1."""
+        """Index + 1 of the key of a hash; creates the key if needed."""
         cdef uint64_t found
         cdef uint32_t key
         if self.by_hash.get(hash, &found):
@@ -119,7 +119,7 @@ cdef class KeyOrder:
         return 0
 
     cdef int advance(self, uint32_t key) except -1:
-        """Nothing of the key is in flight: its next message is ready, or the key is free."""
+        """Called when no message of the key is in flight: makes its next message ready, or frees the key."""
         cdef Key* k = &self.keys[key - 1]
         cdef uint32_t node = k.head
         if node:
@@ -162,12 +162,12 @@ cdef class KeyOrder:
     # --- for Python callers: after a restart, and tests --------------------------------------------------
 
     def delivered(self, bytes subject not None, uint64_t seq):
-        """A message of that subject is in flight."""
+        """Notes that a message of that subject is in flight."""
         cdef const char* p = subject
         self.start(self.hash_of(p, <size_t>len(subject), seq), seq)
 
     def parked(self, bytes subject not None, uint64_t seq):
-        """A message of that subject waits for its key; it is ready at once when the key is free."""
+        """Queues a message of that subject for its key; it is ready immediately if the key is free."""
         cdef const char* p = subject
         self.wait(self.hash_of(p, <size_t>len(subject), seq), seq)
 
@@ -181,7 +181,7 @@ cdef class KeyOrder:
         self.settle(seq)
 
     def take(self):
-        """The next message whose turn has come, now in flight; 0 when there is none."""
+        """Puts the next ready message in flight and returns its sequence; 0 when there is none."""
         cdef uint64_t seq = self.next_ready()
         if seq:
             self.take_ready()
@@ -189,5 +189,5 @@ cdef class KeyOrder:
 
     @property
     def key_total(self):
-        """Keys that are busy."""
+        """Number of busy keys."""
         return len(self.by_hash)

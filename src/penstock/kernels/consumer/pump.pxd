@@ -1,4 +1,4 @@
-"""Messages on their way out to a consumer's receivers."""
+"""Delivery of a consumer's messages to its receivers."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.consumer.ack_state cimport AckState
 from penstock.kernels.wire.output cimport OutBuffer
@@ -13,38 +13,38 @@ from penstock.kernels.consumer.endpoints cimport Rotation
 
 cpdef enum RunEnd:
     RUN_EMPTY = 0           # nothing left to deliver
-    RUN_NO_TARGET = 1       # nobody left to deliver to
+    RUN_NO_TARGET = 1       # no target left
     RUN_ACKS_FULL = 2       # max_ack_pending reached
-    RUN_BLOCKED = 3         # every receiver has more unsent bytes than it may
-    RUN_BUDGET = 4          # as many as were asked for
+    RUN_BLOCKED = 3         # every receiver has too many unsent bytes
+    RUN_BUDGET = 4          # the requested number was delivered
     RUN_STALLED = 5         # flow control: the window is used up
-    RUN_STANDBY = 6         # there is a next message, but by its priority group nobody's turn
-    RUN_KEYS_FULL = 8       # as many messages as may wait for those of their keys
-    RUN_WAIT = 7            # not before `wait_until`: replayed in the original pace, or limited in rate
+    RUN_STANDBY = 6         # there is a next message, but no target is eligible in its priority group
+    RUN_KEYS_FULL = 8       # too many messages wait for their key
+    RUN_WAIT = 7            # not before `wait_until`: original replay policy, or rate limit
 
 cdef enum:
     RUN_PICKED = -2         # none of these: there is a message to deliver
 
-# The message whose turn it is.
+# The next message to deliver.
 cdef struct Pick:
     uint64_t seq
-    uint64_t deliveries     # with the one to come
+    uint64_t deliveries     # including the next one
     bint again              # a redelivery
-    bint in_turn            # parked, and its key is free
+    bint in_turn            # was parked, and its key is free
 
 cdef class Pump(Follower):
     cdef readonly StreamLog log
     cdef readonly AckState state
-    cdef readonly Rotation rotation     # whose turn it is among the targets
+    cdef readonly Rotation rotation     # selects the next target
     cdef bytes ack_prefix
     cdef list filters
     cdef size_t filter_count
-    cdef list news                      # where it puts itself when a message comes that they match; or None
-    cdef bint told                      # it is there
-    cdef readonly FilterCursor cursor            # finds what they match; None without filters
-    cdef readonly BlockReads pieces         # what it has read ahead of messages that lie far apart
-    cdef public uint64_t position       # next stream sequence to look at
-    cdef uint64_t* skip                 # deliver last per subject: the sequences it begins with
+    cdef list ready_list                # the pump appends itself when a new message passes the filters; or None
+    cdef bint is_listed                 # it is in ready_list
+    cdef readonly FilterCursor cursor   # finds messages that pass the filters; None without filters
+    cdef readonly BlockReads reads      # prefetched records, when matching messages are sparse
+    cdef public uint64_t position       # next stream sequence to examine
+    cdef uint64_t* skip                 # deliver last per subject: the initial sequences
     cdef size_t skip_count, skip_at
     cdef uint64_t skip_resume
     cdef public bint headers_only
@@ -53,14 +53,14 @@ cdef class Pump(Follower):
     cdef public object on_flow          # callable(): a flow control request is due
     cdef public list given_up           # [(stream seq, deliveries)] that reached max_deliver
     cdef public int64_t flow_window     # bytes; 0 = no flow control
-    cdef public int64_t flow_bytes      # delivered and not yet answered for
-    cdef public int64_t flow_size       # what the outstanding request answers for
+    cdef public int64_t flow_bytes      # delivered since the last answered flow control request
+    cdef public int64_t flow_size       # of those, the bytes before the outstanding request
     cdef public bint flow_open          # a request is outstanding
     cdef KeyOrder keys                  # key-shared delivery; None without
     cdef public size_t parked_max       # messages that may be passed over
-    cdef public bint replaying          # replay policy original, until the end of the stream was reached
+    cdef public bint replaying          # replay policy original, until the end of the stream is reached
     cdef int64_t replayed_ts, replayed_at   # of the last message: stored at, delivered at
-    cdef int64_t rate, rate_burst       # bytes a second, 0 = no limit; bytes that may go at once
+    cdef int64_t rate, rate_burst       # bytes per second, 0 = no limit; bytes of a burst
     cdef double rate_tokens
     cdef int64_t rate_at                # when the tokens were counted
     cdef readonly int64_t wait_until    # ns; after RUN_WAIT

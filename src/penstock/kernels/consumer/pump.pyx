@@ -1,16 +1,16 @@
-"""Messages on their way out to a consumer's receivers.
+"""Delivery of a consumer's messages to its receivers.
 
-A Pump moves messages from the StreamLog to receivers: a run finds the next message, writes its ack
-subject, gives it to the target whose turn it is (endpoints.pyx) and enters it in the AckState. No Python object
-a message.
+A Pump moves messages from the StreamLog to receivers: run() finds the next message, writes its ack
+subject, delivers it to the next target (endpoints.pyx) and enters it in the AckState. It creates no Python object
+per message.
 
-Invariants: a message enters the AckState only after a sink took it, so that lost interest never counts
-as a delivery. `position` moves only past what was delivered or is gone. Redeliveries come before new
-messages. While a run goes, the log isn't changed.
+Invariants: a message enters the AckState only after a sink accepted it, so that lost interest never counts
+as a delivery. `position` moves only past messages that were delivered or removed. Redeliveries come before new
+messages. The log does not change during run().
 
-The number of pending messages is part of every ack subject. It is counted once and kept up to date: with
-filters by what it hears of messages that come and go; without, by what was appended since, and counted again
-only where a removal may have touched what is still to come.
+The number of pending messages is part of every ack subject. It is counted once and then updated: with
+filters, by notifications of appended and removed messages; without, by the number of appended messages, and it is
+counted again only after a removal of messages not yet delivered.
 
 Rejected: sizing runs by time.
 """
@@ -33,7 +33,7 @@ cdef enum:
     NUMBER_MAX = 20             # digits of a 64 bit number
     ACK_NUMBERS = 5             # <deliveries>.<stream seq>.<consumer seq>.<ts>.<pending>
     MSG_SIZE_LINE_MAX = 40      # "Nats-Msg-Size: " and a number
-    PARKED_MAX = 100000                 # messages that may wait for those of their keys
+    PARKED_MAX = 100000                 # messages that may wait for their key
     REPLAY_PAUSE_MIN_NS = 1000000       # shorter pauses between stored messages are not replayed
 
 cdef bytes MSG_SIZE_HEADER = b"Nats-Msg-Size: "
@@ -41,8 +41,8 @@ cdef bytes VERSION_LINE = b"NATS/1.0\r\n"
 
 
 cdef int add_header(OutBuffer out, const Message* m, const char* line, size_t n, Message* made) except -1:
-    """Makes `made` (which may be m) the message with one more header line, of n bytes without its end. Its bytes
-    are in `out`."""
+    """Sets `made` (which may be m) to the message with one more header line, of n bytes without CRLF. `out` owns its
+    bytes."""
     cdef size_t header_len = m.header_len, payload_len = m.body_len - m.header_len
     cdef const char* header = m.body
     cdef char* d
@@ -51,7 +51,7 @@ cdef int add_header(OutBuffer out, const Message* m, const char* line, size_t n,
         header = PyBytes_AS_STRING(VERSION_LINE)
         header_len = <size_t>PyBytes_GET_SIZE(VERSION_LINE)
     else:
-        header_len -= 2                 # the closing empty line
+        header_len -= 2                 # without the final empty line
     out.clear()
     d = out.reserve(header_len + n + 4 + payload_len)
     memcpy(d, header, header_len)
@@ -72,10 +72,10 @@ cdef class Pump:
     """Delivers one consumer's messages.
 
     Args:
-        log, state, index: the stream's messages, the consumer's window, who listens.
+        log, state, index: the stream's messages, the consumer's state, the subscriptions.
         ack_prefix: `$JS.ACK.<stream>.<consumer>.`
-        filters: subjects the consumer takes; empty for all.
-        position: the stream sequence to begin with.
+        filters: subjects the consumer receives; empty for all.
+        position: the first stream sequence.
     """
 
     def __cinit__(self, StreamLog log not None, AckState state not None, SubscriptionIndex index not None,
@@ -86,7 +86,7 @@ cdef class Pump:
         self.position = position
         self.parked_max = PARKED_MAX
         self.given_up = []
-        self.pieces = BlockReads()
+        self.reads = BlockReads()
         self.scratch = OutBuffer()
         self.pin_scratch = OutBuffer()
         self.rotation = Rotation(index, state)
@@ -100,7 +100,7 @@ cdef class Pump:
         free(self.skip)
 
     def set_filters(self, list filters not None):
-        """Takes only messages whose subject one of `filters` matches from now on."""
+        """Delivers only messages whose subject one of `filters` matches from now on."""
         self.close()
         self.filters = [bytes(f) for f in filters]
         self.filter_count = len(self.filters)
@@ -111,24 +111,24 @@ cdef class Pump:
             self.log.follow(self, self.filters)
         self.pending_known = False
 
-    def report_to(self, list news):
-        """Puts itself in this list when a message comes that its filters match; None: no more."""
-        self.news = news
+    def report_to(self, list ready_list):
+        """Appends itself to this list when a message that passes its filters is stored; None: stop reporting."""
+        self.ready_list = ready_list
 
     def close(self):
-        """It delivers no more, and hears no more of what is stored."""
+        """Stops deliveries and notifications of stored messages."""
         if self.cursor is not None:
             self.cursor.attach(False)
             self.log.unfollow(self)
 
     def move_to(self, uint64_t position):
-        """Goes on at another stream sequence, be it before what was delivered."""
+        """Continues at another stream sequence, which may be before the last delivered one."""
         self.position = position
         self.skip_at = self.skip_count = 0
-        self.set_filters(self.filters)      # what is known about next matches holds only forwards
+        self.set_filters(self.filters)      # the cursor's state is valid only for higher sequences
 
     def start_with(self, list seqs not None, uint64_t resume):
-        """Delivers exactly the messages at `seqs` (ascending) first, then whatever follows `resume`."""
+        """Delivers exactly the messages at `seqs` (ascending) first, then all messages after `resume`."""
         cdef size_t n = len(seqs), i
         cdef uint64_t* skip = <uint64_t*>array_new(n, sizeof(uint64_t), b"sequences")
         for i in range(n):
@@ -142,8 +142,8 @@ cdef class Pump:
         self.pending_known = False
 
     def set_key_token(self, uint32_t token):
-        """Messages whose subjects have the same token (its place, from 1) go out one at a time and in order; 0:
-        in the order of the stream, as ever. What is delivered and not settled counts."""
+        """Delivers messages whose subjects share the token at this index (from 1) one at a time and in order; 0: all
+        in the order of the stream. Messages already in flight count."""
         cdef Record record
         cdef KeyOrder keys = None
         self.keys = self.state.keys = None
@@ -151,7 +151,7 @@ cdef class Pump:
             keys = KeyOrder(token)
             for seq, _, _, deliveries in self.state.pending():
                 if not self.log.read(seq, &record):
-                    continue                # it is dropped when its turn comes
+                    continue                # pick() drops it later
                 if deliveries:
                     keys.start(keys.hash_of(record.subject, record.subject_len, seq), seq)
                 else:
@@ -159,17 +159,17 @@ cdef class Pump:
         self.keys = self.state.keys = keys
 
     def set_rate(self, int64_t rate, int64_t burst):
-        """Delivers at most `rate` bytes a second (0: no limit), `burst` of them at once."""
+        """Delivers at most `rate` bytes per second (0: no limit), with bursts of `burst` bytes."""
         self.rate = rate if rate > 0 else 0
         self.rate_burst = burst
         self.rate_tokens = <double>burst
         self.rate_at = 0
 
-    # --- what comes next -------------------------------------------------------------------------------
+    # --- the next message --------------------------------------------------------------------------------
 
     cdef uint64_t find_next(self) except? 0:
         """The next stream sequence to deliver for the first time, 0 when there is none yet (or, with
-        `cursor.searching`, none was found so far)."""
+        `cursor.searching`, the search is not finished)."""
         if self.skip_at < self.skip_count:
             return self.skip[self.skip_at]
         if self.cursor is not None:
@@ -179,22 +179,22 @@ cdef class Pump:
         return self.log.next_matching(self.position, NULL, 0)
 
     cdef uint64_t next_in_turn(self) except? 0:
-        """The next one of the parked messages whose key has become free, 0 when there is none."""
+        """The next parked message whose key has become free, 0 when there is none."""
         cdef uint64_t seq
         while True:
             seq = self.keys.next_ready()
             if seq == 0 or self.state.is_parked(seq):
                 return seq
-            self.keys.drop_ready()          # it left the stream meanwhile
+            self.keys.drop_ready()          # it was removed from the stream
 
     cdef int passed_over(self, const Record* r) except -1:
-        """A new message's key is busy: it waits."""
+        """Parks a new message whose key is busy."""
         self.state.park(r.seq)
         self.keys.wait(self.keys.hash_of(r.subject, r.subject_len, r.seq), r.seq)
         return self.passed(r.seq)
 
     cdef int passed(self, uint64_t seq) except -1:
-        """seq was delivered, or is gone: the search goes on behind it."""
+        """Continues the search after seq, which was delivered or removed."""
         cdef bint in_list
         if self.skip_at < self.skip_count:
             self.skip_at += 1
@@ -205,16 +205,16 @@ cdef class Pump:
         return 0
 
     cdef int read_next(self, uint64_t seq, Record* r) except -1:
-        """The log's read() of what find_next() found."""
+        """Reads the record at seq, a result of find_next(), using prefetched records."""
         if self.skip_at < self.skip_count:
-            return self.pieces.read(self.log, &self.skip[self.skip_at], self.skip_count - self.skip_at, r)
+            return self.reads.read(self.log, &self.skip[self.skip_at], self.skip_count - self.skip_at, r)
         if self.cursor is not None:
-            return self.pieces.read(self.log, &self.cursor.run[self.cursor.run_at],
-                                    self.cursor.run_count - self.cursor.run_at, r)
+            return self.reads.read(self.log, &self.cursor.run[self.cursor.run_at],
+                                   self.cursor.run_count - self.cursor.run_at, r)
         return self.log.read(seq, r)
 
     cdef uint64_t first_beyond(self) noexcept:
-        """The first sequence whose message is delivered because it passes the filters."""
+        """The first sequence after the initial ones of deliver last per subject: from there on filters decide."""
         return self.skip_resume + 1 if self.skip_at < self.skip_count else self.position
 
     cdef uint64_t count_pending(self) except? 0:
@@ -229,9 +229,9 @@ cdef class Pump:
         if seq >= self.first_beyond():
             self.cursor.appended(seq)
             self.pending += 1
-            if self.news is not None and not self.told:
-                self.told = True
-                self.news.append(self)
+            if self.ready_list is not None and not self.is_listed:
+                self.is_listed = True
+                self.ready_list.append(self)
         return 0
 
     cdef int on_remove(self, uint64_t seq) except -1:
@@ -251,7 +251,7 @@ cdef class Pump:
             if not self.pending_known:
                 self.pending = self.count_pending()
                 self.pending_known = True
-            return 0                        # from then on it hears of what comes and goes
+            return 0                        # notifications keep it up to date from then on
         if not in_list and self.position > last:
             self.pending = 0
         elif not in_list and self.log.messages == last - self.log.first_seq + 1:
@@ -261,8 +261,8 @@ cdef class Pump:
             removed = self.log.removals - self.pending_removals
             if removed and self.log.first_seq <= self.pending_at and \
                     removed == self.log.front_removals - self.pending_front:
-                removed = 0                 # all of them left at the front, behind us
-            # It may begin at a sequence that is still to come: what is stored before isn't its business.
+                removed = 0                 # all of them were before `position`
+            # It may begin at a future sequence: messages stored before that one don't count.
             upto = max(self.pending_upto, self.skip_resume if in_list else self.position - 1)
             skipped = self.log.skipped - self.pending_skipped
             if not self.pending_known or removed or (skipped and upto > self.pending_upto):
@@ -279,13 +279,13 @@ cdef class Pump:
 
     @property
     def num_pending(self):
-        """Messages of the stream it takes and hasn't delivered yet."""
+        """Messages that pass the filters and are not delivered yet."""
         self.refresh_pending()
         return self.pending + self.state.num_parked
 
     @property
     def skipping(self):
-        """Is it still delivering the last messages of each subject?"""
+        """Is it still delivering the initial messages of deliver last per subject?"""
         return self.skip_at < self.skip_count
 
     def drop_missing(self):
@@ -320,7 +320,7 @@ cdef class Pump:
         return <size_t>(d - self.reply)
 
     cdef int strip_payload(self, Message* m) except -1:
-        """headers_only: the payload's size becomes a header."""
+        """headers_only: replaces the payload by a header with its size."""
         cdef char line[MSG_SIZE_LINE_MAX]
         cdef size_t n = <size_t>PyBytes_GET_SIZE(MSG_SIZE_HEADER), payload_len = m.body_len - m.header_len
         memcpy(line, PyBytes_AS_STRING(MSG_SIZE_HEADER), n)
@@ -329,12 +329,12 @@ cdef class Pump:
         return add_header(self.scratch, m, line, n, m)
 
     cdef int add_pin(self, const Message* m, Message* pinned) except -1:
-        """The message with the present pin among its headers."""
+        """Adds a header with the current pin."""
         cdef bytes header = self.rotation.pin_header
         return add_header(self.pin_scratch, m, PyBytes_AS_STRING(header), <size_t>PyBytes_GET_SIZE(header), pinned)
 
     cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept:
-        """How long a new message, stored at ts, has to wait; 0 when it may go."""
+        """How long a new message, stored at ts, has to wait; 0 when it may be delivered."""
         cdef int64_t pause
         cdef double need, bound
         if self.replaying and self.replayed_ts:
@@ -354,7 +354,7 @@ cdef class Pump:
         return 0
 
     cdef int account(self, size_t size) except -1:
-        """Flow control: asks the receiver for an answer once half the window is used."""
+        """Flow control: sends a request to the receiver when half of the window is used."""
         self.flow_bytes += <int64_t>size
         if self.flow_open:
             if self.flow_bytes - self.flow_size >= self.flow_window:
@@ -366,8 +366,8 @@ cdef class Pump:
         return 0
 
     cdef int pick(self, Pick* picked, Record* record) except -1:
-        """The message to deliver next, as RUN_PICKED, or why there is none (RunEnd). What is gone, given up or
-        has to wait for its key is passed on the way."""
+        """Selects the next message and returns RUN_PICKED, or why there is none (RunEnd). Skips messages that were
+        removed, reached max_deliver or have to wait for their key."""
         cdef uint64_t seq
         cdef bint uses_acks = self.state.policy != ACK_NONE
         while True:
@@ -396,8 +396,8 @@ cdef class Pump:
             if seq == 0 and self.cursor is not None and self.cursor.searching:
                 return RUN_BUDGET
             if seq == 0:
-                self.replaying = False      # what comes from now on comes in its own pace
-                self.pieces.drop()
+                self.replaying = False      # later messages arrive at their original pace anyway
+                self.reads.drop()
                 return RUN_EMPTY
             picked.seq = seq
             picked.deliveries = 1
@@ -408,7 +408,7 @@ cdef class Pump:
                     if self.cursor is None or self.skip_at == self.skip_count:
                         self.pending_known = False
                     elif self.pending:
-                        self.pending -= 1   # of the messages to begin with, the cursor knows nothing
+                        self.pending -= 1   # the cursor does not count the initial messages
                     self.passed(seq)
                     self.refresh_pending()
             elif self.keys is None or picked.in_turn or not self.keys.is_busy(
@@ -422,7 +422,7 @@ cdef class Pump:
                     self.pending -= 1
 
     cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1:
-        """A target took the message."""
+        """Updates all state after a target accepted the message."""
         if picked.in_turn:
             self.keys.take_ready()
         elif not picked.again:
@@ -444,8 +444,8 @@ cdef class Pump:
     def run(self, list targets not None, int64_t now, uint64_t budget):
         """Delivers up to `budget` messages to `targets` in turn and returns why it stopped (RunEnd).
 
-        `targets` is changed in place: complete and lost ones are gone (after rotation.on_end), the others are in
-        the order of their next turns. Messages that reached max_deliver end up in `given_up`.
+        Updates `targets` in place: removes complete and lost targets (after rotation.on_end) and orders the others
+        by their next turns. Appends messages that reached max_deliver to `given_up`.
         """
         cdef uint64_t pending
         cdef int why = RUN_EMPTY
@@ -505,8 +505,8 @@ cdef class Pump:
 
 
 def ready(list pumps not None):
-    """Indexes of those that have a message to deliver: one call for all consumers that wait for news of a stream
-    and don't report it."""
+    """Indexes of the pumps that have a message to deliver: one call for all waiting consumers of a stream that don't
+    report themselves."""
     cdef size_t i, n = <size_t>len(pumps)
     cdef Pump pump
     cdef list result = []
@@ -517,11 +517,11 @@ def ready(list pumps not None):
     return result
 
 
-def drain_ready(list news not None):
-    """The pumps that reported since the last time; `news` is empty then."""
+def drain_ready(list reported not None):
+    """The pumps that reported themselves since the last call; empties `reported`."""
     cdef Pump pump
-    cdef list taken = news[:]
-    news.clear()
+    cdef list taken = reported[:]
+    reported.clear()
     for pump in taken:
-        pump.told = False
+        pump.is_listed = False
     return taken

@@ -13,27 +13,27 @@ cdef enum FastOperation:
     FAST_EOB = 3
     FAST_PING = 4
 
-# What is to be done with a publish of a fast batch.
+# How to handle a publish of a fast batch.
 cdef enum FastVerdict:
     FAST_STORE = 0                  # the next message of an open batch
     FAST_IGNORE = 1                 # its batch has ended
-    FAST_ASK = 2                    # anything else: Python decides
+    FAST_ASK = 2                    # anything else: left to Python
 
 # A reply subject `<prefix>.<id>.<flow>.<ok|fail>.<seq>.<op>.$FI`, as offsets into it.
 cdef struct FastSubject:
     size_t id_start
     size_t key_len                  # <prefix>.<id>
-    size_t head_len                 # all before the sequence
+    size_t head_len                 # everything before the sequence
     uint64_t seq
     uint32_t flow
     int operation
     bint gap_ok
 
 cdef bint is_fast(const char* reply, size_t n) noexcept nogil
-# False: the subject is not of that form.
+# False: the subject does not have that form.
 cdef bint parse_subject(const char* p, size_t n, FastSubject* s) noexcept nogil
 
-# An open batch, found by the bytes that name it.
+# An entry of a KeyTable: a batch and its key.
 cdef class KeyEntry:
     cdef uint64_t hash
     cdef bytes key
@@ -58,15 +58,15 @@ cdef class FastBatch(KeyEntry):     # its key is <prefix>.<id>
     cdef readonly uint64_t acked    # the batch sequence in the last flow ack
     cdef readonly uint32_t msgs     # messages per flow ack, now
     cdef public int64_t heard_ns
-    cdef public bytes final         # the last answer; None while the batch is open
-    cdef public bint is_refused     # ended, and a message behind the end was refused in this tick
+    cdef public bytes final         # the final ack; None while the batch is open
+    cdef public bint is_refused     # ended, and a later message was refused in this tick
     cdef bint is_due
 
 cdef class FastBatches(KeyTable):
-    cdef list due                   # open batches that a flow ack is due to
-    cdef object ended               # the batches that ended last, oldest first
-    cdef FastBatch last             # the batch that was heard last
-    cdef readonly size_t count      # open ones
+    cdef list due                   # open batches whose publisher is due a flow ack
+    cdef object ended               # recently ended batches, oldest first
+    cdef FastBatch last             # the batch of the last message
+    cdef readonly size_t count      # open batches
     cdef OutBuffer scratch
     cdef FastBatch next_append(self, const char* reply, size_t n, int64_t now, int* verdict)
     cdef int took(self, FastBatch batch, uint64_t seq, uint64_t stream_seq, bint duplicate) except -1
@@ -74,29 +74,29 @@ cdef class FastBatches(KeyTable):
     cdef int unlink(self, FastBatch batch) except -1
 
 
-# What the staged messages of a whole server take.
+# Memory of all staged messages of a server.
 cdef class StagedTotal:
     cdef readonly size_t bytes
     cdef public size_t bytes_max
 
-# One open batch: its messages as they stood in the streams' batches, one behind the other.
+# One open batch: its publishes, contiguous and in the format of the streams' batches.
 cdef class StagedBatch(KeyEntry):
     cdef OutBuffer buf
-    cdef size_t last_at             # where the last message begins
+    cdef size_t last_at             # offset of the last message
     cdef size_t messages_max, size_max
     cdef readonly StagedTotal total
     cdef readonly bytes id
     cdef readonly size_t count      # messages
     cdef readonly size_t size       # bytes of their records
-    cdef readonly uint32_t flags    # of any of them
-    cdef public uint64_t seq        # of the last message of the batch that came
+    cdef readonly uint32_t flags    # of all messages, ORed
+    cdef public uint64_t seq        # of the last received message of the batch
     cdef public int64_t heard_ns
     cdef int put(self, const PublishHead* head) except -1
     cdef void count_in(self, const PublishHead* head) noexcept
 
 cdef class StagedBatches(KeyTable):
-    cdef StagedBatch last           # the batch that was heard last
-    cdef readonly size_t count      # open ones
-    cdef public int64_t check_at    # ns: from then on Python looks first whether one was silent for too long
-    # Takes the next message of an open batch that may have it: 1; anything else, and Python decides: 0.
+    cdef StagedBatch last           # the batch of the last message
+    cdef readonly size_t count      # open batches
+    cdef public int64_t check_at    # ns: from then on Python first checks for batches that timed out
+    # 1: copied the next message of an open batch; 0: anything else, left to Python.
     cdef bint take(self, const PublishHead* head, int64_t now) except -1

@@ -8,67 +8,67 @@ def parse(reply: bytes) -> tuple[bytes, int, bool, int, int] | None:
     """(id, flow, gap_ok, seq, operation) of a reply subject of a fast batch; None for any other."""
 
 class KeyEntry:
-    """What a KeyTable holds."""
+    """Base class of the entries of a KeyTable."""
 
 class KeyTable:
-    """Open batches by the bytes that name them."""
+    """Batches by their keys."""
 
 class FastBatch(KeyEntry):
     """One batch. Sequences are the batch's own, except for stream_seq."""
 
     id: bytes
     flow: int
-    """The most messages per ack that the client allows."""
+    """The maximum of messages per ack that the client allows."""
     gap_ok: bool
     seq: int
-    """The highest one received."""
+    """The highest batch sequence received."""
     stream_seq: int
-    """Of its last message in the stream; 0: none was stored."""
+    """Stream sequence of its last message; 0: none was stored."""
     acked: int
-    """In the last flow ack."""
+    """The batch sequence in the last flow ack."""
     msgs: int
-    """Messages per flow ack, now."""
+    """Current number of messages per flow ack."""
     heard_ns: int
     final: bytes | None
-    """The last answer; None while the batch is open."""
+    """The final ack; None while the batch is open."""
     is_refused: bool
-    """It has ended, and a message behind the end was refused in this tick: the next ones are dropped."""
+    """The batch has ended, and a later message was refused in this tick: further ones are dropped."""
 
 class FastBatches(KeyTable):
-    """The batches of one stream: the open ones, and those that ended last."""
+    """The batches of one stream: the open ones, and those that ended recently."""
 
     count: int
-    """Open ones."""
+    """Number of open batches."""
     def __init__(self) -> None: ...
     @property
     def has_due(self) -> bool:
-        """Is there a batch that a flow ack is due to?"""
+        """Is a flow ack due for some batch?"""
 
     def start(self, reply: bytes, msgs: int, now: int) -> FastBatch:
-        """A new batch, of the reply subject of its first message, with an ack every `msgs` messages (never
-        more than the client allows). Raises ValueError for no such subject."""
+        """Starts a batch, given the reply subject of its first message, with an ack every `msgs` messages
+        (never more than the client allows). Raises ValueError for any other subject."""
 
     def find(self, reply: bytes) -> FastBatch | None:
-        """The batch of a reply subject, open or ended lately; else None."""
+        """The batch of a reply subject, open or recently ended; else None."""
 
     def received(self, batch: FastBatch, seq: int, stream_seq: int = 0, duplicate: bool = False) -> None:
-        """The batch has come as far as `seq`, whose message is at `stream_seq` in the stream (0: it is not
+        """Advances the batch to `seq`, whose message is at `stream_seq` in the stream (0: it is not
         stored; duplicate: it was stored before)."""
 
     def end(self, batch: FastBatch, final: bytes) -> None:
         """Ends the batch; `final` is the final ack, also for later pings."""
 
     def forget(self, batch: FastBatch) -> None:
-        """Nothing of the batch is known from now on."""
+        """Removes the batch."""
 
     def clear(self) -> None:
-        """Forgets every batch."""
+        """Removes all batches."""
 
     def open_batches(self) -> list[FastBatch]:
         """The batches that have not ended."""
 
 class StagedTotal:
-    """What the staged messages of a whole server take: at most bytes_max."""
+    """Memory of all staged messages of a server: at most bytes_max."""
 
     bytes_max: int
     def __init__(self, bytes_max: int = ...) -> None: ...
@@ -76,10 +76,10 @@ class StagedTotal:
     def bytes(self) -> int: ...
 
 class StagedBatch(KeyEntry):
-    """One open batch; StagedBatches makes it."""
+    """One open batch; created by StagedBatches."""
 
     seq: int
-    """Of the last message of the batch that came."""
+    """Sequence of the last received message of the batch."""
     heard_ns: int
     @property
     def id(self) -> bytes: ...
@@ -103,16 +103,16 @@ class StagedBatch(KeyEntry):
         """Adds a message. Raises ValueError when it is too large for a batch of publishes."""
 
     def replace_last_header(self, header: bytes) -> None:
-        """The last message gets another header block."""
+        """Replaces the header block of the last message."""
 
     def messages(self) -> list[tuple[bytes, bytes, bytes]]:
-        """[(subject, header, payload)] of all, in their order."""
+        """[(subject, header, payload)] of all messages, in order."""
 
 class StagedBatches(KeyTable):
     """The open atomic batches of a stream.
 
-    check_at -- ns; from then on the kernel takes nothing before Python looked whether a batch was silent for
-    too long.
+    check_at -- ns; from then on the kernel takes no message until Python has checked for batches that timed
+    out.
     """
 
     check_at: int
@@ -121,21 +121,21 @@ class StagedBatches(KeyTable):
         """Open batches."""
 
     def open(self, id: bytes, total: StagedTotal, messages_max: int, size_max: int) -> StagedBatch:
-        """A new batch, of at most so many messages and bytes of records, that counts in `total`. Raises
-        ValueError when one of that id is open."""
+        """Opens a batch with limits on messages and bytes of records, which counts in `total`. Raises
+        ValueError when one with that id is open."""
 
     def find(self, id: bytes) -> StagedBatch | None:
         """The open batch of an id, or None."""
 
     def close(self, batch: StagedBatch) -> None:
-        """Forgets an open batch; what it holds stays readable."""
+        """Removes an open batch; its messages stay readable."""
 
     def all(self) -> list[StagedBatch]:
-        """The open batches, the one heard of longest ago first."""
+        """The open batches, least recently used first."""
 
 def check_staged(batch: StagedBatch, log: StreamLog, limits: PlainLimits, ids: MessageIds, now: int) -> bool:
-    """May store_staged() store the batch as it is? False: it may not, or its headers ask for more than the
-    kernels know. now -- ns, what the dedupe window ends at."""
+    """May store_staged() store the batch as it is? False: it may not, or its headers need Python.
+    now -- ns, end of the dedupe window."""
 
 def store_staged(
     batch: StagedBatch,
@@ -145,4 +145,4 @@ def store_staged(
     ts: int,
     republisher: Republisher | None,
 ) -> int:
-    """Stores the messages as one unit at `ts` (ns): returns the sequence of the last."""
+    """Stores the messages as one unit at `ts` (ns); returns the sequence of the last."""

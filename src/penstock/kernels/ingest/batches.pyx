@@ -1,44 +1,43 @@
-"""Batches of publishes (ADR-50): fast ones, atomic ones that wait for their commit, and that commit.
+"""Batches of publishes (ADR-50): fast batches, staged atomic batches, and their commit.
 
-Fast batches of a stream (ADR-50): the grammar of their reply subjects, and how far each one is.
+Fast batches: the grammar of their reply subjects, and the progress of each batch.
 
-A message of a fast batch says what it is in its reply subject,
-`<prefix>.<id>.<flow>.<ok|fail>.<seq>.<op>.$FI`, read from the right: a prefix may have dots. The ingest
-kernel asks next_append() about each publish of such a reply, stores the next message of an open batch by
-itself, and says so with took(); whatever else may happen to a batch is decided in Python
+The reply subject of a message of a fast batch describes the message:
+`<prefix>.<id>.<flow>.<ok|fail>.<seq>.<op>.$FI`, parsed from the right, because a prefix may have dots. The ingest
+kernel calls next_append() for each publish with such a reply, stores the next message of an open batch by
+itself, and then calls took(); Python handles every other event of a batch
 (jetstream/stream/fast_batches.py).
 
-Invariants: `acked <= seq`; a batch is in a bucket from its start until it is forgotten, and open until it has
-a final answer; `due` holds exactly the open batches with `seq >= acked + msgs`. A batch is known by prefix and
-id together, so that no publisher can enter another one's batch by its id alone. The last ENDED_KEPT ended batches stay
-known: a ping gets the final answer once more, and of what else their publishers had on its way, one message a
-tick is refused and the rest is dropped.
+Invariants: `acked <= seq`; a batch is in the table from its start until forget(), and open until it has
+a final ack; `due` has exactly the open batches with `seq >= acked + msgs`. The key of a batch is prefix and
+id together, so that no publisher can enter another one's batch by its id alone. The last ENDED_KEPT ended batches
+stay in the table: a ping gets the final ack again; of their publishers' other messages in flight, one per tick is
+refused and the rest is dropped.
 
-Rejected: a Python dict (with several publishers, a key object for every message); keeping the reply subject
-of the last message for the ack (it can be written again from the head and a sequence).
+Rejected: a Python dict (with several publishers, a key object for every message); storing the reply subject
+of the last message for the ack (it can be rebuilt from the head and a sequence).
 
-Staging of atomic batches (ADR-50): where their messages wait for the commit.
+Staging: messages of atomic batches wait there for the commit.
 
-A message that is simply the next one of an open batch is copied behind the others by take(), with what is
-known of its headers, and no Python object is made. Everything else that can happen to a batch (its first
-message, its commit, a gap, a header that asks for more) is decided in Python
-(jetstream/stream/atomic_batches.py), which works on the same batches.
+take() copies the next message of an open batch to the end of the others, with its classified headers, and creates no
+Python object. Python (jetstream/stream/atomic_batches.py) handles every other event (first message, commit, gap,
+other headers) on the same batches.
 
-Invariants: `count` messages lie in `buf`, in their order, and `size` is what their records will take; the
-total of the server holds exactly the bytes of all open batches. No message is taken at or after `check_at`,
-so that none gets into a batch that time has ended.
+Invariants: `buf` contains `count` messages in order, and `size` is the size of their future records; the server's
+total is exactly the sum of all open batches. No message is taken at or after `check_at`, so that none enters a batch
+that has timed out.
 
 Rejected: a Python tuple per message (3 us); leaving the messages in the streams' batches until the commit
 (those are reused every tick).
 
-The commit of an atomic batch, for batches whose headers ask for nothing unusual.
+Commit: for batches whose headers the kernels understand.
 
-check_staged() is the answer "all of it may be stored" to the checks of jetstream/stream/staged.py, for what
-the ingest kernel understands (message ids, expectations, limits that refuse); store_staged() then stores the
-messages in one run. Where the answer is no, Python checks message by message, and names what is wrong.
+check_staged() is the fast path of the checks of jetstream/stream/staged.py, for the headers that the ingest kernel
+understands (message ids, expectations, limits that refuse); store_staged() then stores the
+messages in one run. If it returns False, Python checks message by message, and reports the error.
 
-Invariant: check_staged() never says yes to what staged.py refuses; it changes nothing.
-Rejected: sets of Python objects for ids and subjects (0.3 us a message).
+Invariant: check_staged() accepts no batch that staged.py refuses; it changes no state.
+Rejected: sets of Python objects for ids and subjects (0.3 us per message).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
@@ -61,18 +60,18 @@ from penstock.kernels.wire.sinks cimport Message
 from collections import deque
 
 
-# --- open batches by their keys
+# --- batches by their keys
 
 cdef class KeyEntry:
-    """What a KeyTable holds; its users derive from it."""
+    """Base class of the entries of a KeyTable."""
 
 
 cdef class KeyTable:
-    """Entries found by bytes that lie somewhere in a buffer: no key object is made to look.
+    """Entries by keys that are slices of a buffer: a lookup creates no key object.
 
-    `members` owns the entries; the cells of `table` lead to them and own nothing. The hash is seeded per process,
+    `members` owns the entries; the cells of `table` point to them and own nothing. The hash is seeded per process,
     so that a peer cannot construct collisions. An entry is in at most one table, and no two have the same key.
-    Rejected: a dict by key (a key object for every look).
+    Rejected: a dict by key (a key object per lookup).
     """
 
     def __cinit__(self):
@@ -94,7 +93,7 @@ cdef class KeyTable:
         return None
 
     cdef int add(self, KeyEntry entry, bytes key) except -1:
-        """Adds an entry; there is none of this key."""
+        """Adds an entry whose key is not in the table."""
         entry.key = key
         entry.hash = xxh64(PyBytes_AS_STRING(key), <size_t>PyBytes_GET_SIZE(key), self.seed)
         self.members[entry] = None
@@ -102,16 +101,16 @@ cdef class KeyTable:
         return 0
 
     cdef int remove(self, KeyEntry entry) except -1:
-        """Takes an entry out that is in the table."""
+        """Removes an entry of the table."""
         cdef Cell* cell = table_first(&self.table, entry.hash)
         while <void*>cell.value != <void*>entry:
             cell = table_next(&self.table, cell)
         table_drop(&self.table, cell)
-        del self.members[entry]     # the table's cell is gone: it never leads to a freed entry
+        del self.members[entry]     # after the cell, which must never point to a freed entry
         return 0
 
     cdef list entries(self):
-        """All of them, in the order in which they were added."""
+        """All entries, in the order of their insertion."""
         return list(self.members)
 
     cdef int remove_all(self) except -1:
@@ -125,10 +124,10 @@ cdef class KeyTable:
 cdef enum:
     SUFFIX_SIZE = 4                 # ".$FI"
     ENDED_KEPT = 64
-    FLOW_DEFAULT = 10               # of a flow that is none
+    FLOW_DEFAULT = 10               # for an invalid flow
     FLOW_MAX = 65535
 
-cdef uint64_t SEQ_END = <uint64_t>-1    # no sequence: the one behind it could not be counted
+cdef uint64_t SEQ_END = <uint64_t>-1    # not a valid sequence: its successor would overflow
 
 
 cdef bint is_fast(const char* reply, size_t n) noexcept nogil:
@@ -136,14 +135,14 @@ cdef bint is_fast(const char* reply, size_t n) noexcept nogil:
 
 
 cdef inline size_t token_start(const char* p, size_t end) noexcept nogil:
-    """Where the token that ends before `end` begins; 0: there is no dot before it."""
+    """Start of the token that ends before `end`; 0: there is no dot before it."""
     while end > 0 and p[end - 1] != c".":
         end -= 1
     return end
 
 
 cdef bint read_seq(const char* p, size_t n, uint64_t* value) noexcept nogil:
-    """A batch sequence in decimal: neither 0 nor the largest number."""
+    """Parses a decimal batch sequence: neither 0 nor the largest number."""
     cdef uint64_t v = 0
     cdef uint64_t digit
     cdef size_t i
@@ -161,7 +160,7 @@ cdef bint read_seq(const char* p, size_t n, uint64_t* value) noexcept nogil:
 
 
 cdef uint32_t read_flow(const char* p, size_t n) noexcept nogil:
-    """The flow a client asks for; 10 for what is none, as with the official server."""
+    """Parses the flow that a client requests; 10 for an invalid one, as on the official server."""
     cdef uint64_t v = 0
     cdef size_t i
     for i in range(n):
@@ -172,7 +171,7 @@ cdef uint32_t read_flow(const char* p, size_t n) noexcept nogil:
 
 
 cdef bint parse_end(const char* p, size_t head_len, size_t n, FastSubject* s) noexcept nogil:
-    """`<seq>.<op>.$FI`, behind a head of head_len bytes."""
+    """Parses `<seq>.<op>.$FI` after a head of head_len bytes."""
     cdef size_t op_at = n - SUFFIX_SIZE - 1
     if n < head_len + SUFFIX_SIZE + 3 or p[op_at - 1] != c"." or p[op_at] < c"0" or p[op_at] > c"4":
         return False
@@ -226,7 +225,7 @@ def parse(bytes reply not None):
 
 
 cdef class FastBatch(KeyEntry):
-    """One batch; FastBatches makes and changes it."""
+    """One batch; only FastBatches creates and changes it."""
 
 
 cdef class FastBatches(KeyTable):
@@ -237,7 +236,7 @@ cdef class FastBatches(KeyTable):
     # ------------------------------------------------------------------ for the ingest kernel
 
     cdef FastBatch next_append(self, const char* reply, size_t n, int64_t now, int* verdict):
-        """The batch whose next message this is (FAST_STORE); else None and another verdict."""
+        """The batch whose next message this is (FAST_STORE); otherwise None and another verdict."""
         cdef FastBatch batch = self.last
         cdef FastSubject s
         cdef size_t head_len
@@ -257,7 +256,7 @@ cdef class FastBatches(KeyTable):
             self.last = batch
             head_len = <size_t>PyBytes_GET_SIZE(batch.head)
             if s.head_len != head_len or memcmp(reply, PyBytes_AS_STRING(batch.head), head_len) != 0:
-                # Some clients say the flow they were given from then on.
+                # Some clients change to the flow that they were granted.
                 batch.head = PyBytes_FromStringAndSize(reply, <Py_ssize_t>s.head_len)
         if batch.final is not None:
             if batch.is_refused and s.operation != FAST_PING and s.seq > 1:
@@ -279,7 +278,7 @@ cdef class FastBatches(KeyTable):
         return 0
 
     cdef int step(self, FastBatch batch, uint32_t limit) except -1:
-        """To the latest multiple of its messages per ack; these then double or halve towards `limit`."""
+        """Advances `acked` to the latest multiple of `msgs`, then doubles or halves `msgs` towards `limit`."""
         batch.is_due = False
         batch.acked += (batch.seq - batch.acked) // batch.msgs * batch.msgs
         limit = max(<uint32_t>1, min(limit, batch.flow))
@@ -287,14 +286,14 @@ cdef class FastBatches(KeyTable):
             batch.msgs = min(batch.msgs * 2, limit)
         elif batch.msgs > limit:
             batch.msgs = max(batch.msgs // 2, limit)
-            # A publisher that waits for the rest under the smaller number would wait for ever.
+            # A publisher that already uses the smaller number waits for these acks, and must not hang.
             batch.acked += (batch.seq - batch.acked) // batch.msgs * batch.msgs
         return 0
 
     # ------------------------------------------------------------------ for Python
 
     def start(self, bytes reply not None, uint32_t msgs, int64_t now):
-        """A new batch, of the reply subject of its first message. Raises ValueError for no such subject."""
+        """Starts a batch, given the reply subject of its first message. Raises ValueError for any other subject."""
         cdef FastBatch batch = FastBatch()
         cdef FastSubject s
         cdef const char* p = PyBytes_AS_STRING(reply)
@@ -312,19 +311,19 @@ cdef class FastBatches(KeyTable):
         return batch
 
     def find(self, bytes reply not None):
-        """The batch of a reply subject, open or ended lately; else None."""
+        """The batch of a reply subject, open or recently ended; else None."""
         cdef FastSubject s
         cdef const char* p = PyBytes_AS_STRING(reply)
         cdef size_t n = <size_t>PyBytes_GET_SIZE(reply)
         return self.look_up(p, s.key_len) if parse_subject(p, n, &s) else None
 
     def received(self, FastBatch batch not None, uint64_t seq, uint64_t stream_seq=0, bint duplicate=False):
-        """The batch has come as far as `seq`, whose message is at `stream_seq` in the stream (0: it is not
+        """Advances the batch to `seq`, whose message is at `stream_seq` in the stream (0: it is not
         stored; duplicate: it was stored before)."""
         self.took(batch, seq, stream_seq, duplicate)
 
     def end(self, FastBatch batch not None, bytes final not None):
-        """Ends the batch. Its publisher gets `final`, now and in response to later pings."""
+        """Ends the batch. Its publisher gets the ack `final`, now and in response to later pings."""
         self._close(batch)
         batch.final = final
         self.ended.append(batch)
@@ -332,7 +331,7 @@ cdef class FastBatches(KeyTable):
             self.unlink(self.ended.popleft())
 
     def forget(self, FastBatch batch not None):
-        """Nothing of the batch is known from now on."""
+        """Removes the batch."""
         if batch.final is not None:
             self.ended.remove(batch)
         else:
@@ -340,7 +339,7 @@ cdef class FastBatches(KeyTable):
         self.unlink(batch)
 
     def clear(self):
-        """Forgets every batch."""
+        """Removes all batches."""
         self.remove_all()
         self.due = []
         self.ended = deque()
@@ -354,7 +353,7 @@ cdef class FastBatches(KeyTable):
 
     @property
     def has_due(self):
-        """Is there a batch that a flow ack is due to?"""
+        """Is a flow ack due for some batch?"""
         return len(self.due) > 0
 
     # ------------------------------------------------------------------ inside
@@ -394,7 +393,7 @@ cdef class StagedBatch(KeyEntry):
         return 0
 
     cdef void count_in(self, const PublishHead* head) noexcept:
-        """The message of `head` is the last one in `buf`."""
+        """Counts the message of `head`, which was appended to `buf`."""
         self.last_at = self.buf.size - head.size
         self.total.bytes += head.size
         self.size += record_size(head.subject_len, head.header_len, head.body_len)
@@ -416,7 +415,7 @@ cdef class StagedBatch(KeyEntry):
         self.count_in(put_publish(self.buf, &m))
 
     def replace_last_header(self, bytes header not None):
-        """The last message gets another header block."""
+        """Replaces the header block of the last message."""
         subject, _, payload = self._message(self.last_at)
         cdef const PublishHead* head = <const PublishHead*>(self.buf.data + self.last_at)
         self.total.bytes -= head.size
@@ -430,7 +429,7 @@ cdef class StagedBatch(KeyEntry):
         return self._message(self.last_at)[1]
 
     def messages(self):
-        """[(subject, header, payload)] of all, in their order."""
+        """[(subject, header, payload)] of all messages, in order."""
         cdef list found = []
         cdef size_t at = 0
         while at < self.buf.size:
@@ -485,8 +484,8 @@ cdef class StagedBatches(KeyTable):
     # ------------------------------------------------------------------ for Python
 
     def open(self, bytes id not None, StagedTotal total not None, size_t messages_max, size_t size_max):
-        """A new batch, of at most so many messages and bytes of records, that counts in `total`. Raises
-        ValueError when one of that id is open."""
+        """Opens a batch with limits on messages and bytes of records, which counts in `total`. Raises
+        ValueError when one with that id is open."""
         cdef StagedBatch batch = StagedBatch(id, total, messages_max, size_max)
         if self.find(id) is not None:
             raise ValueError(f"batch {id!r} is open already")
@@ -500,7 +499,7 @@ cdef class StagedBatches(KeyTable):
         return self.look_up(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id))
 
     def close(self, StagedBatch batch not None):
-        """Forgets an open batch; what it holds stays readable."""
+        """Removes an open batch; its messages stay readable."""
         if self.last is batch:
             self.last = None
         self.remove(batch)
@@ -510,7 +509,7 @@ cdef class StagedBatches(KeyTable):
             self.check_at = INT64_MAX
 
     def all(self):
-        """The open batches, the one heard of longest ago first."""
+        """The open batches, least recently used first."""
         cdef list found = self.entries()
         found.sort(key=lambda one: one.heard_ns)
         return found
@@ -538,7 +537,7 @@ cdef bint has_message(const HashTable* t, uint64_t h, bint by_id, const char* p,
 
 def check_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits limits not None,
                  MessageIds ids not None, int64_t now):
-    """May store_staged() store the batch as it is? `now` (ns) is what the dedupe window ends at."""
+    """May store_staged() store the batch as it is? `now` (ns) is the end of the dedupe window."""
     cdef HashTable known, written       # messages by their ids and by their subjects; the batch outlives both
     if limits.per_message or batch.flags & PUBLISH_IS_SPECIAL or batch.count == 0:
         return False
@@ -563,7 +562,7 @@ def check_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits
 
 
 cdef uint64_t cost_of_all(StagedBatch batch, StreamLog log) noexcept:
-    """What `bytes` of the log would grow by."""
+    """The amount by which `bytes` of the log would grow."""
     cdef const PublishHead* head
     cdef size_t at = 0
     cdef uint64_t size = 0
@@ -611,7 +610,7 @@ cdef bint check_messages(StagedBatch batch, StreamLog log, PlainLimits limits, M
 
 def store_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits limits not None,
                  MessageIds ids not None, int64_t ts, Republisher republisher):
-    """Stores the messages as one unit at `ts` (ns): returns the sequence of the last."""
+    """Stores the messages as one unit at `ts` (ns); returns the sequence of the last."""
     cdef const PublishHead* head
     cdef Message m
     cdef size_t at = 0

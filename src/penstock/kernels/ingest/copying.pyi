@@ -11,11 +11,11 @@ from penstock.kernels.wire.output import RunBuffer
 from penstock.kernels.wire.sinks import Sink
 
 class CopyBatch(RunBuffer):
-    """A run of an origin's messages as they are to be stored, in the origin's order.
+    """A run of an origin's messages as the target stores them, in the origin's order.
 
-    line: for sources (`line, middle, end`), what the header line that names the origin consists of besides
-    sequence and subject. Without it, header blocks keep what they say about earlier origins. `reached` stays
-    when the batch is cleared.
+    line: for sources (`line, middle, end`), the parts of the header line that names the origin, around
+    sequence and subject. Without it, header blocks keep the lines that name earlier origins. clear() doesn't
+    reset `reached`.
     """
 
     reached: int
@@ -23,10 +23,10 @@ class CopyBatch(RunBuffer):
     def append(
         self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, origin_subject: bytes = b""
     ) -> None:
-        """Adds one message; origin_subject: what it had in the origin, where that is another one."""
+        """Adds one message; origin_subject: its subject in the origin, if that differs."""
 
     def place(self, seq: int) -> None:
-        """The origin has nothing to copy up to this sequence."""
+        """Notes that the origin has nothing to copy up to this sequence."""
 
     def gather(
         self,
@@ -36,22 +36,22 @@ class CopyBatch(RunBuffer):
         mappers: list[SubjectMapper],
         enough: int,
     ) -> int:
-        """Adds messages of the origin from from_seq on that pass a filter (an empty list: all), each under
-        the subject the mappers make of its own, until the batch has `enough` bytes.
+        """Adds messages of the origin from from_seq on that pass a filter (an empty list: all), with their
+        subjects mapped by the mappers, until the batch has `enough` bytes.
 
-        Returns the sequence up to which the origin was looked through.
+        Returns the sequence up to which the origin was searched.
         """
 
     def take_one(self) -> tuple[int, int, bytes, bytes, bytes] | None:
         """(seq, ts, subject, header, payload) at `position`, which moves past it; None at the end."""
 
 def settle_upto(state: AckState, log: StreamLog, filters: list[bytes], upto_seq: int, ts: int) -> int:
-    """Enters the messages up to a sequence that pass a filter (none: all) as delivered at `ts` (ns), with a
-    policy that needs no acks as settled; returns how many."""
+    """Marks the messages up to a sequence that pass a filter (none: all) as delivered at `ts` (ns), and as
+    settled if the policy needs no acks; returns how many."""
 
 class DeliverySink(Sink):
-    """A Python callable that gets what a consumer delivers, in another account too: callback(subject, reply,
-    header, payload) with the subject a message was stored with."""
+    """A Python callable that receives a consumer's deliveries, also in another account: callback(subject,
+    reply, header, payload) with the subject that a message was stored with."""
 
     def __init__(self, callback: Callable[[bytes, bytes, bytes, bytes], object]) -> None: ...
 
@@ -62,10 +62,10 @@ def apply_mirrored(
     ids: MessageIds,
     republisher: Republisher | None = None,
 ) -> int:
-    """Stores messages from `batch.position` on under their sequences; sequences between them are left out.
+    """Stores messages from `batch.position` on under their own sequences, with gaps between them.
 
-    Returns how many it took; those the log has already count. Stops at the end of the batch or before the
-    first message that Python has to decide about.
+    Returns how many it processed, including those that the log already has. Stops at the end of the batch or
+    before the first message that is left to Python.
     """
 
 def apply_sourced(
@@ -77,6 +77,6 @@ def apply_sourced(
     ts: int,
     republisher: Republisher | None = None,
 ) -> int:
-    """Stores messages from `batch.position` on under the log's own sequences, at `ts`, but no duplicates of
+    """Stores messages from `batch.position` on at the end of the log, at `ts`, except duplicates within
     the window before `now` (ns). Returns and stops as `apply_mirrored` does.
     """

@@ -1,16 +1,16 @@
-"""From one stream's log into another stream: what mirrors and sources run on.
+"""Copies messages from one stream's log to another stream, for mirrors and sources.
 
-A batch is gathered from the origin's log, after what it holds was written, and applied by the target like a
-batch of publishes. A message is copied twice, block to batch to block, and is no Python object on the way. The
-batch stands between the two so that a target changes by what it is given alone and can be replayed.
+A batch is gathered from the origin's log, after its messages were written, and applied by the target like a
+batch of publishes. A message is copied twice, block to batch to block, without a Python object. The
+target depends only on the batch, so that applying it can be replayed.
 
-What the header block of a copy loses (expectations, batches; with sources, what was said about an earlier
-origin) and gains (with sources, where it comes from) is done while gathering. Applying stops before messages
-whose headers change behaviour (`_SPECIAL`), which Python decides about, and before those there is no room for.
+gather() edits header blocks: it removes expectations and batch headers (for sources also the lines that name an
+earlier origin), and for sources adds the line that names the origin. Applying stops before messages
+whose headers change behaviour (COPY_IS_SPECIAL), which are left to Python, and before those that exceed a limit.
 
-Invariants: `position` moves past a message only once that was stored, was a duplicate, or was handed to Python;
-`reached` is the origin's sequence of the last of those. A mirror's sequences are the origin's, and rise.
-Rejected: the consumer protocol inside one server (a message as text and an ack subject to parse, for each);
+Invariants: `position` moves past a message only after it was stored, was a duplicate, or was passed to Python;
+`reached` is the origin's sequence of the last of those. A mirror's sequences are the origin's, and ascend.
+Rejected: the consumer protocol inside one server (each message as text with an ack subject to parse);
 copying records as they are (their sequence is part of the hash, and sources change header and sequence).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -31,7 +31,7 @@ from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.faults import note
 
 cdef enum:
-    SEQ_END = 0x1000000000000       # 2**48: no record has a sequence from there on
+    SEQ_END = 0x1000000000000       # 2**48: sequences of records are lower
     NUMBER_MAX = 20
     STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
 
@@ -41,14 +41,14 @@ cdef inline bint begins(const char* line, size_t n, const char* name, size_t siz
 
 
 cdef inline bint is_dropped(const char* line, size_t n, bint sourced) noexcept nogil:
-    """Lines that speak of the origin's own business."""
+    """Is it a header line that applies only to the origin?"""
     return begins(line, n, b"Nats-Expected-", 14) or begins(line, n, b"Nats-Batch-", 11) or (
         sourced and begins(line, n, b"Nats-Stream-Source:", 19)
     )
 
 
 cdef inline bint is_special(const char* line, size_t n) noexcept nogil:
-    """Lines that change what storing the message does."""
+    """Is it a header line that changes how the message is stored?"""
     return begins(line, n, b"Nats-TTL:", 9) or begins(line, n, b"Nats-Rollup:", 12) or begins(
         line, n, b"Nats-Incr:", 10
     ) or begins(line, n, b"Nats-Schedule-Next:", 19)
@@ -98,7 +98,7 @@ cdef class CopyBatch(RunBuffer):
         self, char* d, const Message* m, uint64_t seq, const char* origin_subject, size_t origin_subject_len,
         CopyHead* head
     ) except? 0xFFFFFFFF:
-        """Writes the header block of the copy and notes in `head` what it asks for; returns its bytes."""
+        """Writes the header block of the copy and sets the flags of `head`; returns its size."""
         cdef bint sourced = PyBytes_GET_SIZE(self.line) > 0
         cdef size_t n = 0, size = 0
         cdef const char* line = m.body
@@ -109,7 +109,7 @@ cdef class CopyBatch(RunBuffer):
             stop = <const char*>memchr(line, c"\n", end - line)
             stop = end if stop == NULL else stop + 1
             if stop - line >= 2 and (stop - 1)[0] == c"\n" and (stop - 2)[0] != c"\r":
-                head.flags |= COPY_IS_SPECIAL   # Python knows no other line ends: let it look
+                head.flags |= COPY_IS_SPECIAL   # a line without CRLF: left to Python
             if begins(line, stop - line, b"Nats-", 5) and line > m.body:
                 if is_dropped(line, stop - line, sourced):
                     line = stop
@@ -126,7 +126,7 @@ cdef class CopyBatch(RunBuffer):
             n += stop - line
             line = stop
         if n == STATUS_LINE_SIZE + 2 and m.header_len > n:
-            n = 0                               # nothing is left of it
+            n = 0                               # no line is left
         if not sourced:
             return n
         if n > 2:
@@ -225,7 +225,7 @@ cdef class CopyBatch(RunBuffer):
         cdef bytes subject
         cdef SubjectMapper mapper
         if not origin.read(seq, &r):
-            return 0                            # the disk lost it
+            return 0                            # the record is damaged on disk
         m.subject = r.subject
         m.subject_len = r.subject_len
         m.reply = NULL
@@ -260,7 +260,7 @@ cdef class CopyBatch(RunBuffer):
 
 
 def settle_upto(AckState state not None, StreamLog log not None, list filters not None, uint64_t upto_seq, int64_t ts):
-    """Enters all messages that pass as delivered; see the .pyi."""
+    """Marks all matching messages as delivered; see the .pyi."""
     cdef bytes one
     cdef uint64_t seq, found, at = state.delivered_stream + 1
     cdef size_t count = 0
@@ -280,8 +280,8 @@ def settle_upto(AckState state not None, StreamLog log not None, list filters no
 
 
 cdef class DeliverySink(Sink):
-    """A Python callable that gets what a consumer delivers, in another account too: callback(subject, reply,
-    header, payload) with the subject a message was stored with."""
+    """A Python callable that receives a consumer's deliveries, also in another account: callback(subject, reply,
+    header, payload) with the subject that a message was stored with."""
 
     def __cinit__(self, callback not None):
         self.callback = callback
@@ -324,7 +324,7 @@ cdef inline void pass_by(CopyBatch batch, const CopyHead* head) noexcept:
 
 
 cdef bint has_room(StreamLog log, PlainLimits limits, const Message* m) noexcept:
-    """Is there certainly room for it, by limits that refuse? Else Python works it out exactly."""
+    """Is there certainly room for it under limits that refuse? Otherwise Python checks exactly."""
     if limits.msg_size_max >= 0 and <int64_t>m.body_len > limits.msg_size_max:
         return False
     if not limits.discard_new:

@@ -7,7 +7,7 @@ from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscript
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
-# A run of publishes, copied once from the read buffer. This is also what a replicated log carries.
+# A run of publishes, copied once from the read buffer. A replicated log has entries in this format.
 cdef class IngestBatch(RunBuffer):
     cdef int put(self, const Message* m) except -1
 
@@ -17,12 +17,12 @@ cdef class StreamSink(Sink):
     cdef IngestBatch spare
     cdef DirtyList dirty_list
     cdef readonly object stream
-    cdef public size_t msgs_max         # publishes that may wait; 0 = any number, of any size
-    cdef public size_t bytes_max        # and their bytes
+    cdef public size_t msgs_max         # publishes that may wait; 0 = no limit on number and bytes
+    cdef public size_t bytes_max        # their bytes
     cdef size_t waiting_bytes           # counted while msgs_max is set
-    cdef DirtyList full_list            # gets `stream` when a publish was turned away
-    cdef public list rejected        # reply subjects of those, b"" for none
-    cdef public SubjectMapper mapper    # None, or changes subjects before anything else sees them
+    cdef DirtyList full_list            # gets `stream` when a publish is rejected
+    cdef public list rejected           # reply subjects of rejected publishes, b"" for none
+    cdef public SubjectMapper mapper    # None, or changes subjects first
     cdef public bint is_dirty
     cdef bint admits(self, const Message* m) except -1
 
@@ -30,6 +30,6 @@ cdef class StreamSink(Sink):
 cdef class AckBatch:
     cdef OutBuffer buf
     cdef readonly size_t count
-    cdef bytes prefix               # of the ack of a stored message: all up to its sequence
+    cdef bytes prefix               # of the ack of a stored message, up to its sequence
     cdef int put_ack(self, const char* reply, size_t reply_len, uint64_t seq, bint duplicate) except -1
     cdef int put_text(self, const char* reply, size_t reply_len, const char* text, size_t n) except -1

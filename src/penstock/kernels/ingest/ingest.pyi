@@ -1,4 +1,4 @@
-"""What Python sees of ingest: batches of publishes, their storing, their acks."""
+"""Python interface of ingest: batches of publishes, storing them, their acks."""
 
 from penstock.kernels.ingest.batches import FastBatches, StagedBatches
 from penstock.kernels.ingest.publish_headers import MessageIds
@@ -14,17 +14,18 @@ class IngestBatch(RunBuffer):
 
     def __init__(self) -> None: ...
     def append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        """Adds one publish as if it had been routed here. Raises ValueError when it is too large."""
+        """Adds one publish as if it had been routed to this stream. Raises ValueError when it is too
+        large."""
 
     def take_one(self) -> tuple[bytes, bytes, bytes, bytes] | None:
         """(subject, reply, header, payload) at `position`, which moves past it; None at the end."""
 
 class StreamSink(Sink):
-    """The receiving end of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.
+    """The sink of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.
 
-    mapper -- changes subjects before anything else sees them (the stream's subject_transform).
-    msgs_max, bytes_max -- of the publishes that wait; msgs_max = 0 (default): no limits. What is above is
-    turned away: its reply subject (b"" for none) gets into `rejected`, and `stream` into `full_list`.
+    mapper -- changes subjects first (the stream's subject_transform).
+    msgs_max, bytes_max -- of the publishes that wait; msgs_max = 0 (default): no limits. A publish above them
+    is rejected: its reply subject (b"" for none) is added to `rejected`, and `stream` to `full_list`.
     """
 
     is_dirty: bool
@@ -38,10 +39,10 @@ class StreamSink(Sink):
     @property
     def batch(self) -> IngestBatch: ...
     def mark(self) -> None:
-        """The stream has something to apply that did not come by its subjects."""
+        """Marks the stream dirty for work other than publishes to its subjects."""
 
     def take(self) -> IngestBatch:
-        """Everything collected since the last take; valid until the take after the next."""
+        """The publishes collected since the last take; valid until the take after the next."""
 
 class AckBatch:
     """Acks of one stream that wait for their records to be written.
@@ -54,19 +55,19 @@ class AckBatch:
     def count(self) -> int: ...
     def __len__(self) -> int: ...
     def add_ack(self, reply: bytes, seq: int, duplicate: bool = False) -> None:
-        """The positive ack of the message stored at `seq`, now or (duplicate) before."""
+        """Adds the positive ack of the message stored at `seq`, now or (duplicate) before."""
 
     def add(self, reply: bytes, text: bytes) -> None:
-        """Any other answer to a publish: an error, a duplicate."""
+        """Adds any other reply to a publish, such as an error."""
 
     def route(self, index: SubscriptionIndex) -> int:
-        """Routes all acks and empties the batch; returns how many found a taker."""
+        """Routes all acks and empties the batch; returns how many had a receiver."""
 
     def items(self) -> list[tuple[bytes, bytes]]:
-        """[(reply, text)] of what waits."""
+        """[(reply, text)] of the waiting acks."""
 
     def clear(self) -> None:
-        """Drops what waits."""
+        """Drops the waiting acks."""
 
 def apply_plain(
     batch: IngestBatch,
@@ -80,23 +81,23 @@ def apply_plain(
     batches: FastBatches | None = None,
     staged: StagedBatches | None = None,
 ) -> int:
-    """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
+    """Stores publishes from `batch.position` on; returns how many it processed, including duplicates.
 
-    Stops at the end of the batch or before the first publish that Python has to decide about.
-    ts -- ns, the time of every message of the run. now -- ns, what the dedupe window ends at.
-    republisher -- is given what was stored.
-    batches -- take note of the messages of fast batches; without them those are left to Python.
-    staged -- takes those of open atomic batches, but for what Python has to look at.
+    Stops at the end of the batch or before the first publish that is left to Python.
+    ts -- ns, the time of every message of the run. now -- ns, the end of the dedupe window.
+    republisher -- receives the stored messages.
+    batches -- track the messages of fast batches; without them those are left to Python.
+    staged -- receives the messages of open atomic batches, except those left to Python.
     """
 
 def acknowledge_fast(batches: FastBatches, acks: AckBatch, limit: int) -> None:
-    """One flow ack for each batch that one is due to.
+    """Adds the flow acks that are due, one per batch.
 
-    limit -- messages per ack that the batches tend to from then on.
+    limit -- the number of messages per ack that the batches approach.
     """
 
 def scan_headers(log: StreamLog, name: bytes, from_seq: int = 0) -> list[tuple[int, int, bytes]]:
     """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
 
 def recover_ids(log: StreamLog, ids: MessageIds, from_seq: int, now: int) -> None:
-    """Gives `ids` those of the messages at or after from_seq, as storing them would have."""
+    """Adds the ids of the messages at or after from_seq to `ids`, as storing them did."""

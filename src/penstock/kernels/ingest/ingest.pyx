@@ -1,14 +1,14 @@
 # distutils: define_macros=_GNU_SOURCE=1
-"""Ingest: publishes on their way into a stream, and the run that stores them without Python.
+"""Ingest: collects the publishes to a stream, and stores runs of them without Python.
 
 A publish is copied once, from the connection's read buffer into the stream's batch. apply_plain()
-stores a run of them, drops duplicates, holds what they expect against the stream and writes their acks; it
+stores a run of them, drops duplicates, checks their expectations and writes their acks; it
 stops before the first one that needs a decision (another behaviour-changing header, an expectation or limit
 that refuses it), which Python makes from `batch.take_one()`.
 
 Invariants: `position` is always the start of a publish or the end of the batch, and moves past a
-publish only once that publish was stored or handed to Python. An ack enters an AckBatch after its
-message entered the log; the tick lets it leave after the record was written.
+publish only after that publish was stored or passed to Python. An ack enters an AckBatch after its
+message entered the log; the tick sends it after the record was written.
 
 Rejected: one Python tuple per publish (0.4 M msgs/s); acking inside the run (an ack could then
 overtake its write).
@@ -54,7 +54,7 @@ cdef class IngestBatch(RunBuffer):
         return 0
 
     def append(self, bytes subject, bytes reply, bytes header, bytes payload):
-        """Adds one publish as if it had been routed here."""
+        """Adds one publish as if it had been routed to this stream."""
         cdef bytes body = header + payload
         cdef Message m
         m.subject = PyBytes_AS_STRING(subject)
@@ -91,7 +91,7 @@ cdef class IngestBatch(RunBuffer):
 
 
 cdef class StreamSink(Sink):
-    """The receiving end of a stream's subjects. `stream` is what gets into the dirty list."""
+    """The sink of a stream's subjects. `stream` is the object added to the dirty list."""
 
     def __cinit__(self, DirtyList dirty_list, object stream, DirtyList full_list=None):
         self.full_list = full_list
@@ -103,7 +103,7 @@ cdef class StreamSink(Sink):
 
     cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef Message renamed
-        cdef bytes subject      # keeps the bytes renamed.subject points at
+        cdef bytes subject      # owns the bytes that renamed.subject points at
         if self.msgs_max and not self.admits(m):
             return 1
         if self.mapper is None:
@@ -114,7 +114,7 @@ cdef class StreamSink(Sink):
             subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)
             try:
                 subject = self.mapper.map(subject)
-            except Exception as error:          # who publishes may be a stream's tick: it must go on
+            except Exception as error:          # the publisher may be another stream's tick, which must continue
                 note(f"subject transform of a stream, for {ascii(subject)}", error)
                 return 0
             renamed = m[0]
@@ -129,7 +129,7 @@ cdef class StreamSink(Sink):
         return 1
 
     cdef bint admits(self, const Message* m) except -1:
-        """Is there room for one more? If not, it is turned away."""
+        """Is there room for one more publish? If not, it is rejected."""
         cdef size_t size = m.subject_len + m.reply_len + m.body_len
         if self.batch.count < self.msgs_max and size <= self.bytes_max - self.waiting_bytes:
             self.waiting_bytes += size
@@ -140,13 +140,13 @@ cdef class StreamSink(Sink):
         return False
 
     def mark(self):
-        """The stream has something to apply that did not come by its subjects."""
+        """Marks the stream dirty for work other than publishes to its subjects."""
         if not self.is_dirty:
             self.is_dirty = True
             self.dirty_list.mark(self.stream)
 
     def take(self):
-        """Everything collected since the last take; valid until the take after the next."""
+        """The publishes collected since the last take; valid until the take after the next."""
         cdef IngestBatch taken = self.batch
         self.batch = self.spare
         self.batch.clear()
@@ -200,17 +200,17 @@ cdef class AckBatch:
         return 0
 
     def add_ack(self, bytes reply not None, uint64_t seq, bint duplicate=False):
-        """The positive ack of the message stored at `seq`, now or (duplicate) before."""
+        """Adds the positive ack of the message stored at `seq`, now or (duplicate) before."""
         self.put_ack(PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), seq, duplicate)
 
     def add(self, bytes reply, bytes text):
-        """Any other answer to a publish: an error, a duplicate."""
+        """Adds any other reply to a publish, such as an error."""
         self.put_text(
             PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
         )
 
     def route(self, SubscriptionIndex index):
-        """Sends every ack on its way and empties the batch; returns how many found a taker."""
+        """Routes all acks and empties the batch; returns how many had a receiver."""
         cdef const char* p = self.buf.data
         cdef const char* end = p + self.buf.size
         cdef uint32_t lengths[2]
@@ -232,7 +232,7 @@ cdef class AckBatch:
         return taken
 
     def items(self):
-        """[(reply, text)] of what waits."""
+        """[(reply, text)] of the waiting acks."""
         cdef const char* p = self.buf.data
         cdef const char* end = p + self.buf.size
         cdef uint32_t lengths[2]
@@ -246,7 +246,7 @@ cdef class AckBatch:
         return result
 
     def clear(self):
-        """Drops what waits."""
+        """Drops the waiting acks."""
         self.buf.clear()
         self.count = 0
 
@@ -266,12 +266,12 @@ cpdef size_t apply_plain(
     FastBatches batches=None,
     StagedBatches staged=None,
 ) except? 0:
-    """Stores publishes from `batch.position` on; returns how many it took, duplicates included.
+    """Stores publishes from `batch.position` on; returns how many it processed, including duplicates.
 
-    Stops at the end of the batch or before the first publish that Python has to decide about.
-    `ts` (ns) is the time of every message of the run, `now` what the dedupe window ends at. `batches` takes
-    note of the messages of fast batches; without them those are left to Python. `staged` takes those of open
-    atomic batches, but for the last of each.
+    Stops at the end of the batch or before the first publish that is left to Python.
+    `ts` (ns) is the time of every message of the run, `now` the end of the dedupe window. `batches` track the
+    messages of fast batches; without them those are left to Python. `staged` receives the messages of open
+    atomic batches, except the last of each.
     """
     cdef const char* data = batch.buf.data
     cdef size_t end = batch.buf.size
@@ -326,7 +326,7 @@ cpdef size_t apply_plain(
                 batch.position += head.size
                 taken += 1
                 continue
-        if failed:      # a duplicate is one whatever id it expects
+        if failed:      # checked after duplicates: a duplicate is acked whatever it expects
             break
         if limits.discard_new and (
             limits.interest_state is None or limits.interest_state.is_wanted(m.subject, m.subject_len)
@@ -335,7 +335,7 @@ cpdef size_t apply_plain(
                 break
             if limits.bytes_max > 0:
                 room = cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
-                if log.bytes + room > <uint64_t>limits.bytes_max:   # Python knows what it would replace
+                if log.bytes + room > <uint64_t>limits.bytes_max:   # Python checks what it would replace
                     break
         seq = store_publish(log, limits, ids, head, &m, ts, republisher)
         batch.position += head.size
@@ -348,8 +348,8 @@ cpdef size_t apply_plain(
 
 
 def acknowledge_fast(FastBatches batches not None, AckBatch acks not None, uint32_t limit):
-    """One flow ack for each batch that one is due to; `limit`: messages per ack that they tend to from then
-    on."""
+    """Adds the flow acks that are due, one per batch; `limit`: the number of messages per ack that they
+    approach."""
     cdef FastBatch batch
     cdef OutBuffer text = batches.scratch
     cdef size_t head_len, reply_len
@@ -369,7 +369,7 @@ def acknowledge_fast(FastBatches batches not None, AckBatch acks not None, uint3
 
 
 cdef size_t flow_ack(char* d, FastBatch batch) noexcept:
-    """{"type":"ack","seq":N,"msgs":M,"ack_msgs":M}: what the official server says and what the ADR says."""
+    """Writes {"type":"ack","seq":N,"msgs":M,"ack_msgs":M}: the official server has "msgs", the ADR "ack_msgs"."""
     cdef size_t n = 20
     memcpy(d, b'{"type":"ack","seq":', 20)
     n += put_uint(d + n, batch.acked)
@@ -407,7 +407,7 @@ def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=
 
 
 def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_seq, int64_t now):
-    """Gives `ids` those of the messages at or after from_seq, as storing them would have."""
+    """Adds the ids of the messages at or after from_seq to `ids`, as storing them did."""
     cdef Record r
     cdef const char* p
     cdef const char* end
@@ -420,8 +420,8 @@ def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_s
                 p += ID_NAME_SIZE + 2
                 end = <const char*>memchr(p, c"\r", r.body + r.header_len - p)
                 p = trim(p, end if end != NULL else r.body + r.header_len, &size)
-                # An id can be there twice when the window has grown since: the older one is found first, and
-                # when its time is over the newer one.
+                # If the window has grown since, the log may have an id twice: the older entry counts until it
+                # expires, then the newer one.
                 if size:
                     ids.remember(p, size, r.seq, r.ts)
         seq = log.next_matching(seq + 1, NULL, 0)

@@ -1,9 +1,9 @@
 """Header blocks of publishes, and the message ids of a stream's dedupe window."""
 
 class MessageIds:
-    """The `Nats-Msg-Id` values a stream stored lately, and under which sequence.
+    """The `Nats-Msg-Id` values of a stream's dedupe window, and their sequences.
 
-    window_ns -- how long an id is remembered; 0 remembers none.
+    window_ns -- how long an id counts; 0: no ids are stored.
     last_id -- of the last message stored; b"" when it had none.
     """
 
@@ -13,23 +13,24 @@ class MessageIds:
     def window_ns(self) -> int: ...
     @property
     def memory(self) -> int:
-        """Bytes held."""
+        """Allocated bytes."""
 
     def __len__(self) -> int: ...
     def find(self, msg_id: bytes, now: int) -> int:
         """The sequence stored under the id within the window before `now` (ns), or 0."""
 
     def add(self, msg_id: bytes, seq: int, ts: int) -> None:
-        """Remembers that `seq` was stored under the id at `ts` (ns), no earlier than the one before.
+        """Adds an id with the sequence `seq`, stored at `ts` (ns), which must not be earlier than the
+        previous one.
 
-        An id that is known stays what it is.
+        A known id keeps its sequence.
         """
 
     def prune(self, now: int) -> int:
-        """Forgets what is older than the window."""
+        """Drops ids older than the window."""
 
     def resize(self, window_ns: int, now: int) -> None:
-        """Another window from now on; what a shorter one excludes is forgotten."""
+        """Changes the window; drops ids older than the new one."""
 
     def next_deadline(self) -> int | None:
-        """When (ns) prune() has something to do (a little later than it could); None when never."""
+        """When (ns) to call prune(), somewhat after the oldest id expires; None without ids."""

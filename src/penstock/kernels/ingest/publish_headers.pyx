@@ -1,28 +1,28 @@
-"""What publishes say about themselves: their header blocks, and the message ids of the dedupe window.
+"""Header blocks of publishes, and the message ids of a stream's dedupe window.
 
-Header blocks of publishes: what they ask of a stream, told without Python for those that come often.
+Header blocks: classifies the common JetStream headers without Python.
 
-Message ids, expectations and places in atomic batches (`Nats-Msg-Id`, `Nats-Expected-...`, `Nats-Batch-...`)
-are told apart here; a block with any other `Nats-` name, or in any other form, is left to Python as it is.
+This kernel handles message ids, expectations and sequences in atomic batches (`Nats-Msg-Id`, `Nats-Expected-...`,
+`Nats-Batch-...`); a block with any other `Nats-` name, or in any other form, is left to Python.
 
-Invariants: a value is the one Python finds (protocol/headers.py: the first of its name, without the space
-around it); where the two could differ, the block is special. Rejected: parsing every header of a block (a
-publish has tens of bytes of them, and nearly all are the application's).
+Invariants: a value equals the one that Python finds (protocol/headers.py: the first of its name, without surrounding
+space); where the two could differ, the block is special. Rejected: parsing every header of a block (a
+publish has tens of bytes of them, and nearly all belong to the application).
 
-The `Nats-Msg-Id` values a stream stored lately, and under which sequence.
+MessageIds: the `Nats-Msg-Id` values of a stream's dedupe window, and their sequences.
 
-Ids lie one behind the other in one piece of memory, oldest first; a hash table leads to them. An id of 22
-bytes takes 48 bytes there and 6 to 12 in the table, and no Python object; at most a third more waits for
-reuse. Finding one costs one hash and, nearly always, one comparison.
+The ids are contiguous in one allocation, oldest first, with a hash table as index. An id of 22
+bytes takes 48 bytes there and 6 to 12 in the table, and no Python object; at most a third more is free for
+reuse. A lookup costs one hash and, nearly always, one comparison.
 
 Invariants: the entries between head and tail are exactly those of the table, in order of time; an id older
-than the window is never found, whether or not it was dropped already. Ids are kept whole and compared: a hash
-in their place would some day take a message for another one's duplicate.
+than the window is never found, whether or not it was dropped already. Complete ids are stored and compared: with
+hashes only, a collision would drop a message as a duplicate of another one.
 
-Its table is its own, beside base/hash_table: a cell is 4 bytes, and a place within the entries, which move.
+It does not use base/hash_table: a cell here is 4 bytes, a place within the entries, which move.
 
-Rejected: a dict and a queue of Python objects (260 bytes an id, and 0.3 us); comparing with the header in the
-log (the message may be gone while its id still counts).
+Rejected: a dict and a queue of Python objects (260 bytes and 0.3 us per id); comparing with the header in the
+log (the message may be removed while its id still counts).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -39,11 +39,11 @@ from penstock.kernels.wire.sinks cimport Message
 # --- publish headers
 
 cdef enum:
-    HEADER_MAX = 0xffff             # larger ones are refused by Python with error 10097
+    HEADER_MAX = 0xffff             # Python refuses larger ones with error 10097
     STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
     DIGITS_MAX = 20                 # of a sequence
-    BATCH_DIGITS_MAX = 9            # of one within an atomic batch
-    HAS_BATCH_SEQ = 1               # beside PUBLISH_IS_BATCHED and PUBLISH_COMMITS: which names came
+    BATCH_DIGITS_MAX = 9            # of a sequence within an atomic batch
+    HAS_BATCH_SEQ = 1               # combined with PUBLISH_IS_BATCHED and PUBLISH_COMMITS: the names found
 
 
 cdef inline bint is_name(const char* line, size_t n, const char* name, size_t size) noexcept nogil:
@@ -51,7 +51,7 @@ cdef inline bint is_name(const char* line, size_t n, const char* name, size_t si
 
 
 cdef uint32_t expectation(const char* line, size_t n, size_t* name_size) noexcept nogil:
-    """Which expectation a header line holds, and the bytes of its name and colon; 0: none."""
+    """The expectation of a header line, and the size of its name and colon; 0: none."""
     if not is_name(line, n, b"Nats-Expected-", 14):
         return 0
     if is_name(line, n, b"Nats-Expected-Last-Subject-Sequence:", 36):
@@ -79,7 +79,7 @@ cdef const char* trim(const char* value, const char* end, size_t* size) noexcept
 
 
 cdef bint batch_line(const char* p, const char* line, size_t n, PublishHead* head, uint32_t* names) noexcept nogil:
-    """One `Nats-Batch-...` line of n bytes (without its end) into head; False: Python has to look at it."""
+    """Parses a `Nats-Batch-...` line of n bytes (without its end) into head; False: left to Python."""
     cdef const char* value
     cdef size_t size = 0, i
     cdef uint32_t name = 0, seq = 0
@@ -123,7 +123,7 @@ cdef void classify_header(const char* p, PublishHead* head) noexcept nogil:
     while end - line >= 5:
         stop = <const char*>memchr(line, c"\n", end - line)
         if stop != NULL and (stop - 1)[0] != c"\r":
-            return                          # Python knows no other line ends: let it look
+            return                          # a line without CRLF: left to Python
         if memcmp(line, b"Nats-", 5) == 0:
             if stop == NULL:
                 return
@@ -132,7 +132,7 @@ cdef void classify_header(const char* p, PublishHead* head) noexcept nogil:
                     return
                 has_id = True
                 value = trim(line + ID_NAME_SIZE, stop - 1, &size)
-                if size:                # an empty id is none
+                if size:                # an empty id is ignored
                     head.id_start = <uint16_t>(value - p)
                     head.id_len = <uint16_t>size
                     flags |= PUBLISH_HAS_ID
@@ -150,7 +150,7 @@ cdef void classify_header(const char* p, PublishHead* head) noexcept nogil:
         line = stop + 1
     if batch_names:
         if ~batch_names & (PUBLISH_IS_BATCHED | HAS_BATCH_SEQ):
-            return                      # an id without a place, or a place without an id
+            return                      # a batch id without a sequence, or vice versa
         flags |= PUBLISH_IS_BATCHED | (batch_names & PUBLISH_COMMITS)
     head.flags = <uint16_t>flags
 
@@ -215,7 +215,7 @@ cdef uint32_t present_expectations(const char* p, size_t n) noexcept nogil:
 
 
 cdef bint is_seq(const char* digits, size_t n, uint64_t seq) noexcept nogil:
-    """Are these the digits of the sequence? (Leading zeros are allowed.)"""
+    """Do the digits equal the sequence? (Leading zeros are allowed.)"""
     cdef uint64_t value = 0
     cdef size_t i
     if n == 0 or n > DIGITS_MAX:
@@ -262,10 +262,10 @@ cdef uint32_t failed_expectations(const Message* m, StreamLog log, bytes stream,
 cdef enum:
     TABLE_MIN = 64
     ARENA_MIN = 1024
-    EMPTY = 0xFFFFFFFF              # also what slots count modulo, so that none says this by chance
+    EMPTY = 0xFFFFFFFF              # also the modulus of slots, so that no slot has this value
     NO_SLOT = 0xFFFFFFFFFFFFFFFF
-    SPAN_MAX = 0x7FFFFFFF8          # bytes between head and tail; a slot tells places apart within it
-    LAZINESS = 4                    # ids may stay this power of two's part of the window longer than needed
+    SPAN_MAX = 0x7FFFFFFF8          # bytes between head and tail; a slot is unambiguous within this range
+    PRUNE_DELAY_SHIFT = 4           # ids may stay for the window >> this longer than needed
 
 
 cdef inline size_t entry_size(size_t id_size) noexcept nogil:
@@ -279,7 +279,7 @@ cdef inline uint32_t slot_of(uint64_t place) noexcept nogil:
 cdef class MessageIds:
     def __cinit__(self, int64_t window_ns):
         self.window_ns = window_ns
-        # Python's hash is seeded per process, so that nobody can prepare ids that collide.
+        # Python's hash is seeded per process, so that a client cannot construct ids that collide.
         self.seed = <uint64_t>hash(b"penstock.messageids")
 
     def __dealloc__(self):
@@ -340,9 +340,9 @@ cdef class MessageIds:
         return self.seq_of(PyBytes_AS_STRING(msg_id), <size_t>PyBytes_GET_SIZE(msg_id), now)
 
     def add(self, bytes msg_id not None, uint64_t seq, int64_t ts):
-        """Remembers that `seq` was stored under the id at `ts` (ns), no earlier than the one before.
+        """Adds an id with the sequence `seq`, stored at `ts` (ns), which must not be earlier than the previous one.
 
-        An id that is known stays what it is.
+        A known id keeps its sequence.
         """
         cdef const char* id = PyBytes_AS_STRING(msg_id)
         cdef size_t n = <size_t>PyBytes_GET_SIZE(msg_id)
@@ -358,7 +358,7 @@ cdef class MessageIds:
         self.set_last(PyBytes_AS_STRING(msg_id), <size_t>PyBytes_GET_SIZE(msg_id))
 
     cpdef int prune(self, int64_t now) except -1:
-        """Forgets what is older than the window."""
+        """Drops ids older than the window."""
         cdef int64_t cutoff = now - self.window_ns
         cdef IdEntry* entry
         while self.count:
@@ -371,23 +371,23 @@ cdef class MessageIds:
         return self._shrink()
 
     def resize(self, int64_t window_ns, int64_t now):
-        """Another window from now on; what a shorter one excludes is forgotten."""
+        """Changes the window; drops ids older than the new one."""
         self.window_ns = window_ns
         self.prune(now)
 
     def next_deadline(self):
-        """When (ns) prune() has something to do; None when there is nothing to forget.
+        """When (ns) to call prune(); None without ids.
 
-        A little later than the oldest id could go: nobody finds it any more, and a stream with thousands of
-        ids a second must not wake the server for each.
+        Somewhat after the oldest id expires: lookups ignore expired ids, and a stream with thousands of
+        ids per second must not wake the server for each.
         """
         if self.count == 0:
             return None
-        return self._at(self.head).ts + self.window_ns + (self.window_ns >> LAZINESS)
+        return self._at(self.head).ts + self.window_ns + (self.window_ns >> PRUNE_DELAY_SHIFT)
 
     @property
     def memory(self):
-        """Bytes held."""
+        """Allocated bytes."""
         return self.capacity + self.table_size * sizeof(uint32_t)
 
     def __len__(self):
@@ -399,7 +399,7 @@ cdef class MessageIds:
         return <IdEntry*>(self.arena + (place - self.base))
 
     cdef uint64_t _place(self, uint32_t slot) noexcept:
-        """The place a slot means: the first one from head on."""
+        """The place that a slot denotes: the first one from head on."""
         cdef uint64_t first = slot_of(self.head)
         cdef uint64_t distance = slot - first if slot >= first else slot + <uint64_t>EMPTY - first
         return self.head + (distance << 3)
@@ -434,7 +434,7 @@ cdef class MessageIds:
         self.table[at] = slot_of(place)
 
     cdef void _empty(self, size_t slot) noexcept:
-        """Empties a slot; those behind it that could not be reached any more move up."""
+        """Empties a slot and moves later ones up that a probe would not reach any more."""
         cdef size_t mask = self.table_size - 1
         cdef size_t at = slot
         cdef size_t home
@@ -449,7 +449,7 @@ cdef class MessageIds:
         self.table[slot] = <uint32_t>EMPTY
 
     cdef int _make_room(self, size_t size) except -1:
-        """Room for one more entry: what is free at the front is used again, if it is a quarter."""
+        """Makes room for one more entry: reuses the free space at the front if it is at least a quarter."""
         cdef size_t live = <size_t>(self.tail - self.head)
         cdef size_t wanted = live + size
         cdef size_t capacity = self.capacity, grown = 0     # (0: array_grow takes the size it is given)
@@ -458,7 +458,7 @@ cdef class MessageIds:
             self.base = self.head
         if wanted + wanted // 4 > capacity:
             capacity = max(wanted + wanted // 2, <size_t>ARENA_MIN)
-            # Half as much again, not double: a window slides on at one size, and this is most of its memory.
+            # Grows by half, not double: a window has a steady size, and this is most of its memory.
             self.arena = <char*>array_grow(self.arena, &grown, capacity, 1, capacity, b"bytes of message ids")
             self.capacity = grown
         return 0
@@ -478,7 +478,7 @@ cdef class MessageIds:
         return 0
 
     cdef int _shrink(self) except -1:
-        """Gives memory back when little of it is used."""
+        """Frees memory when little of it is used."""
         cdef size_t live = <size_t>(self.tail - self.head)
         cdef size_t size = self.table_size
         if self.count == 0:

@@ -13,16 +13,16 @@ from penstock.kernels.wire.sinks cimport Message, Sink
 
 cdef class InterestState:
     cdef readonly StreamLog log
-    cdef readonly bint work_queue           # what nobody acked yet stays, though nobody asks for it
-    cdef public bint held                   # a consumer is missing: everything stays
-    cdef readonly uint64_t retired          # messages that went
+    cdef readonly bint work_queue           # unacked messages stay, even without an interested consumer
+    cdef public bint held                   # a consumer is missing: remove nothing
+    cdef readonly uint64_t retired          # removed messages
     cdef list pumps
-    cdef dict since                         # pump -> no ack of its below this sequence says anything
+    cdef dict since                         # pump -> its acks count from this sequence on
     cdef dict subscriptions                 # pump -> [Subscription] of its filters
-    cdef size_t unfiltered                  # pumps that take every subject
-    cdef SubscriptionIndex index            # the others' filters
+    cdef size_t unfiltered                  # pumps without filters
+    cdef SubscriptionIndex index            # the filters of the other pumps
     cdef Sink sink
-    # Would any consumer take a message of this subject? Asked before it is stored.
+    # Would a consumer receive a message of this subject? Checked before it is stored.
     cdef bint is_wanted(self, const char* subject, size_t n) except -1
     cdef bint is_needed(self, uint64_t seq, Pump but) except -1
     cdef bint was_acked(self, uint64_t seq, const Record* r) except -1
@@ -30,8 +30,8 @@ cdef class InterestState:
 
 cdef class Republisher:
     cdef OutBuffer buf
-    cdef readonly size_t count      # messages that wait
-    cdef SubjectMapper mapper       # the subject to publish under; b"": not this message. None: no message
+    cdef readonly size_t count      # waiting messages
+    cdef SubjectMapper mapper       # the subject to publish under; b"": skip this message. None: skip all
     cdef bint headers_only
     cdef bytes stream               # the header line with the stream's name and the name of the next one
     cdef object format_time
@@ -39,7 +39,7 @@ cdef class Republisher:
     cdef int64_t time_ts
     cdef bytes destination          # of the message between before() and after()
     cdef uint64_t previous_seq
-    # The two halves of storing a message: what must be known before, and entering it once it has a sequence.
+    # Called before and after a message is stored: before() reads the state it replaces, after() adds the message.
     cdef int before(self, const Message* m, StreamLog log) except -1
     cdef int after(self, const Message* m, uint64_t seq, int64_t ts) except -1
 
@@ -48,14 +48,14 @@ cdef class PlainLimits:
     cdef readonly int64_t msgs_max, bytes_max, msg_size_max     # negative: no limit
     cdef readonly uint64_t per_subject_max                      # 0: no limit
     cdef readonly bint discard_new, per_message, no_ack
-    cdef readonly InterestState interest_state       # of an interest stream: what nobody wants is not stored; else None
+    cdef readonly InterestState interest_state      # of an interest stream, which stores no unwanted message; else None
     cdef readonly bytes stream                                  # its name
 
-# Makes room for the stored message, or nearly so while the log is above limits that were lowered.
+# Enforces the limits after a message was stored; while the log exceeds lowered limits, only partially.
 cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1
 
-# Stores the publish, or uses up a sequence for what nobody wants, remembers its message id and enforces the
-# limits: returns its sequence.
+# Stores the publish, or uses up a sequence for one that no consumer wants, adds its message id and enforces the
+# limits; returns its sequence.
 cdef uint64_t store_publish(
     StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
     Republisher republisher,

@@ -8,10 +8,10 @@ from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import SubjectMapper
 
 class InterestState:
-    """What the consumers of one stream need.
+    """The messages that the consumers of one stream need.
 
-    work_queue: an unacked message stays without an interested consumer. held: a consumer that belongs here is
-    missing, so everything stays. retired: messages that were removed.
+    work_queue: an unacked message stays even without an interested consumer. held: one of the stream's
+    consumers is missing, so no message is removed. retired: number of removed messages.
     """
 
     work_queue: bool
@@ -20,16 +20,16 @@ class InterestState:
     log: StreamLog
     def __init__(self, log: StreamLog, *, work_queue: bool = False) -> None: ...
     def add(self, pump: Pump, since: int = 0) -> None:
-        """A consumer, by its pump. since: the first sequence of which its position says that it was acked."""
+        """Adds a consumer, by its pump. since: its acks count from this sequence on."""
 
     def remove(self, pump: Pump) -> None:
-        """A consumer is gone. What only it needed stays until review()."""
+        """Removes a consumer. Messages that only it needed stay until review()."""
 
     def refilter(self, pump: Pump, since: int) -> None:
-        """A consumer's filters changed. since: as in add()."""
+        """Updates a consumer's filters. since: as in add()."""
 
     def wants(self, subject: bytes) -> bool:
-        """Would any consumer take a message of this subject?"""
+        """Would a consumer receive a message of this subject?"""
 
     def settle(self, pump: Pump) -> int:
         """Removes messages acked through `pump` since the last call, unless another consumer needs them;
@@ -39,38 +39,39 @@ class InterestState:
         """Removes messages from from_seq on that no consumer needs; returns how many."""
 
     def review_part(self, from_seq: int, work: int) -> tuple[int, int]:
-        """The same until it has done so much work (in the units of jetstream/slices.py). Returns how many
-        went, and where it goes on; 0: it has seen all."""
+        """The same up to an amount of work (in the units of jetstream/slices.py). Returns how many it
+        removed, and the sequence at which to continue; 0: complete."""
 
 class Republisher:
-    """Takes what is stored (`apply_plain` and `store_one` give it to it) and sends it when told to.
+    """Collects the messages that `apply_plain` and `store_one` store, and sends them in route().
 
     stream -- its name. format_time -- ns as text for headers.
     """
 
     def __init__(self, stream: bytes, format_time: Callable[[int], str]) -> None: ...
     def configure(self, mapper: SubjectMapper | None, headers_only: bool) -> None:
-        """From now on; what waits stays as it is.
+        """Changes the configuration for later messages; waiting ones are unaffected.
 
-        mapper -- from the stored subject to the one to publish under, b"" for "not this one"; None: none.
+        mapper -- from the stored subject to the one to publish under, b"" to skip a message; None: skip all.
         headers_only -- no payload, but its size in `Nats-Msg-Size`.
         """
 
     @property
     def count(self) -> int:
-        """Messages that wait."""
+        """Number of waiting messages."""
 
     def route(self, index: SubscriptionIndex) -> int:
         """Routes the waiting messages; returns how many found a subscriber."""
 
     def clear(self) -> None:
-        """Drops what waits."""
+        """Drops the waiting messages."""
 
 class PlainLimits:
     """The limits that apply_plain enforces; negative and 0 mean none.
 
-    per_message -- every publish goes to Python: sealed streams, discard_new_per_subject, counters.
-    needs -- of an interest stream: what no consumer wants uses up a sequence and is not stored.
+    per_message -- leave every publish to Python: sealed streams, discard_new_per_subject, counters.
+    interest_state -- of an interest stream: a message that no consumer wants uses up a sequence and is not
+    stored.
     stream -- its name, which publishes may expect.
     """
 
@@ -106,13 +107,13 @@ def store_one(
     ts: int,
     republisher: Republisher | None = None,
 ) -> int:
-    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
+    """Stores one message that Python has checked, enforces the limits, returns its sequence."""
 
 def enforce_part(log: StreamLog, limits: PlainLimits, at: int, work: int) -> tuple[int, int]:
-    """Removes what is above limits that were changed: subjects' limits first, then the stream's.
+    """Removes messages above changed limits: subjects' limits first, then the stream's.
 
-    at -- 1 to begin, then what the call before returned.
+    at -- 1 to begin, then the result of the previous call.
     work -- in the units of jetstream/slices.py, after which it stops.
 
-    Returns the work it did, and where it goes on; 0: the limits hold.
+    Returns the work it did, and the position at which to continue; 0: the log is within its limits.
     """

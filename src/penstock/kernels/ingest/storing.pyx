@@ -1,30 +1,29 @@
-"""Storing one publish: who is interested in it, the stream's limits, and republishing.
+"""Storing one publish: retention by interest, the stream's limits, and republishing.
 
-What leaves an interest or work-queue stream: messages that no consumer needs any more.
+InterestState removes messages that no consumer needs any more from interest and work-queue streams.
 
 A consumer needs a message that passes its filters and that it has not settled: not delivered yet, delivered
-and not acked, or given up at max_deliver and not acked after all. Both retentions remove a message when an
-ack leaves nobody who needs it; they differ in what nobody ever asked for: an interest stream doesn't even
-store it, a work queue keeps it for the consumer to come.
+and not acked, or given up at max_deliver and not acked since. Both retention policies remove a message when its last
+consumer acks it. They differ for messages that match no consumer: an interest stream does not store them, a work
+queue retains them for a future consumer.
 
-Acks are gathered by the consumers' AckStates, as runs of sequences; settle() takes them once a tick. Looking
-at one costs a look at each other consumer's window, and at the message's subject only where a filter
-decides. Nothing is scanned: review(), which does, runs where a whole consumer's needs went at once (it was
-deleted, its filters changed; in parts, jetstream/reviews.py) and after a restart, when an ack may have been
-written and the removal not.
+The consumers' AckStates collect acks as runs of sequences; settle() processes them once per tick. Each costs a
+lookup in every other consumer's window, and a look at the message's subject only if the other consumer has filters.
+settle() scans nothing. review() scans; it runs when a consumer is deleted or its filters change (in parts,
+jetstream/reviews.py), and after a restart, because the ack may have been written and the removal not.
 
-Invariant: removing what nobody needs may be repeated and be put off, its result is the same; so the ack
-may be written before the removal, or after it, and a crash may come between.
-Rejected: counting the consumers that still need each message (a counter a message and consumer to keep in
-step with filters, purges and deletions); asking Python for each ack.
+Invariant: removal is idempotent and may be deferred, so the ack may be written before or after the removal,
+with a crash in between.
+Rejected: counting the consumers that still need each message (a counter per message to keep consistent
+with filters, purges and deletions); a call to Python for each ack.
 
-Republishing: each message a stream stored goes out again, with headers that say what it was.
+Republisher publishes each stored message again, with headers that describe the original.
 
-Invariants: a message enters once it was stored, in the order of sequences, and leaves only by route(), which
-the engine calls after the write; nothing of a batch that could not be written leaves.
+Invariants: a message is added after it was stored, in the order of sequences, and is sent only by route(), which
+the engine calls after the write; nothing is sent from a batch that could not be written.
 
-Rejected: reading the messages back from the log when they leave (a limit may have removed them by then);
-a Python object a message.
+Rejected: reading the messages back from the log in route() (a limit may have removed them by then);
+a Python object per message.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
@@ -45,8 +44,8 @@ from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
 # --- interest state
 
 cdef enum:                      # of a review, in the units of jetstream/slices.py
-    MESSAGE_WORK = 48           # a message is looked at
-    PUMP_WORK = 3               # and a consumer asked for it, beside a unit for each of its filters
+    MESSAGE_WORK = 48           # to examine a message
+    PUMP_WORK = 3               # to check it for a consumer, plus one unit for each of its filters
 
 
 cdef bint passes(Pump pump, const Record* r) except -1:
@@ -61,7 +60,7 @@ cdef bint passes(Pump pump, const Record* r) except -1:
 
 
 cdef bint will_skip(Pump pump, uint64_t seq) noexcept:
-    """Deliver last per subject: is seq one of the messages it passes over?"""
+    """Deliver last per subject: is seq one of the messages that the consumer skips?"""
     cdef size_t low = pump.skip_at, high = pump.skip_count, middle
     if low >= high or seq > pump.skip_resume:
         return False
@@ -85,14 +84,14 @@ cdef class InterestState:
         self.sink = Sink()
 
     def add(self, Pump pump not None, uint64_t since=0):
-        """A consumer: from now on its AckState gathers what it settles."""
+        """Adds a consumer: its AckState collects settled sequences from now on."""
         pump.state.collecting = True
         self.pumps.append(pump)
         self.since[pump] = since
         self.watch(pump)
 
     def remove(self, Pump pump not None):
-        """The consumer is gone, and its needs with it; the messages stay until review()."""
+        """Removes a consumer; messages that only it needed stay until review()."""
         if pump not in self.since:
             return
         pump.state.collecting = False
@@ -101,14 +100,14 @@ cdef class InterestState:
         del self.since[pump]
 
     def refilter(self, Pump pump not None, uint64_t since):
-        """Its filters changed."""
+        """Updates the consumer's filters."""
         if pump in self.since:
             self.since[pump] = since
             self.unwatch(pump)
             self.watch(pump)
 
     def watch(self, Pump pump):
-        # Known before the index can refuse one: unwatch() then takes back what was inserted.
+        # Set before the index can refuse a filter, so that unwatch() can remove those already inserted.
         subscriptions = self.subscriptions[pump] = [SinkSubscription(self.sink, f) for f in pump.filters]
         for subscription in subscriptions:
             self.index.insert(subscription)
@@ -132,12 +131,12 @@ cdef class InterestState:
         return self.is_wanted(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
 
     cdef bint is_needed(self, uint64_t seq, Pump but) except -1:
-        """Does any consumer but that one need the message at seq?"""
+        """Does any consumer other than `but` need the message at seq?"""
         cdef Record r
         cdef bint known = False
         cdef Pump pump
         for pump in self.pumps:
-            if pump is but or not pump.state.interest_state(seq) or will_skip(pump, seq):
+            if pump is but or not pump.state.is_message_needed(seq) or will_skip(pump, seq):
                 continue
             if pump.filter_count == 0:
                 return True
@@ -150,7 +149,7 @@ cdef class InterestState:
         return False
 
     cdef bint was_acked(self, uint64_t seq, const Record* r) except -1:
-        """Has a consumer that takes the message settled it?"""
+        """Has a consumer whose filters the message passes settled it?"""
         cdef Pump pump
         for pump in self.pumps:
             if seq >= <uint64_t>self.since[pump] and seq <= pump.state.delivered_stream and passes(pump, r):
@@ -158,8 +157,8 @@ cdef class InterestState:
         return False
 
     def settle(self, Pump pump not None):
-        """Removes what `pump`'s consumer settled since the last time and nobody else needs; returns how many
-        went."""
+        """Removes the messages that `pump`'s consumer settled since the last call and no other consumer needs;
+        returns how many."""
         cdef size_t i, gone = 0
         cdef uint64_t seq, last
         cdef bint alone = len(self.pumps) == 1
@@ -177,12 +176,12 @@ cdef class InterestState:
         return gone
 
     def review(self, uint64_t from_seq=0):
-        """Looks at every message from from_seq on; removes those that nobody needs (of a work queue: and
-        somebody acked); returns how many went."""
+        """Examines every message from from_seq on and removes those that no consumer needs (in a work queue, only
+        those that a consumer acked); returns how many."""
         return self.review_part(from_seq, INT64_MAX)[0]
 
     def review_part(self, uint64_t from_seq, int64_t work):
-        """The same until it has done so much work; see the .pyi."""
+        """The same up to an amount of work; see the .pyi."""
         cdef uint64_t seq
         cdef size_t gone = 0
         cdef int64_t each = MESSAGE_WORK
@@ -228,7 +227,7 @@ cdef class Republisher:
         self.destination = b""
 
     def configure(self, SubjectMapper mapper, bint headers_only):
-        """From now on; what waits stays as it is."""
+        """Changes the configuration for later messages."""
         self.mapper = mapper
         self.headers_only = headers_only
 
@@ -259,7 +258,7 @@ cdef class Republisher:
         d = put_text(start + LENGTHS, PyBytes_AS_STRING(self.destination), subject_len)
         header = d
         if m.header_len > 2:
-            d = put_text(d, m.body, m.header_len - 2)      # without its empty line
+            d = put_text(d, m.body, m.header_len - 2)      # without the final empty line
         else:
             d = put_text(d, b"NATS/1.0\r\n", 10)
         d = put_text(d, PyBytes_AS_STRING(self.stream), <size_t>PyBytes_GET_SIZE(self.stream))
@@ -285,7 +284,7 @@ cdef class Republisher:
         return 0
 
     def route(self, SubscriptionIndex index not None):
-        """Sends what waits on its way; returns how many found a taker."""
+        """Routes the waiting messages; returns how many had a receiver."""
         cdef const char* p = self.buf.data
         cdef const char* end = p + self.buf.size
         cdef uint32_t lengths[3]
@@ -307,7 +306,7 @@ cdef class Republisher:
         return taken
 
     def clear(self):
-        """Drops what waits."""
+        """Drops the waiting messages."""
         self.buf.clear()
         self.count = 0
 
@@ -315,20 +314,20 @@ cdef class Republisher:
 # --- limits
 
 cdef enum:
-    EVICTED_MOST = 2                # messages that one message removes, unless it is larger than they are
+    EVICTED_MIN = 2                 # messages that a stored message may always remove, even if it is smaller
     # In the units of jetstream/slices.py:
-    PART = 16                       # messages removed between two looks at the work
-    SUBJECT_WORK = 16               # a look at a subject
-    REMOVAL_WORK = 192              # a message is removed
-    BYTES_A_UNIT = 8                # of removed messages, which are read for it
+    PART = 16                       # messages removed between two checks of the work
+    SUBJECT_WORK = 16               # to examine a subject
+    REMOVAL_WORK = 192              # to remove a message
+    BYTES_PER_UNIT = 8              # of removed messages, which have to be read
 
 
 cdef class PlainLimits:
     """The limits of a stream's configuration that apply_plain() enforces; negative and 0 mean none.
 
-    `per_message` sends every publish to Python: sealed streams, discard_new_per_subject, counters. `interest_state` of
-    an interest stream: what no consumer wants uses up a sequence and is not stored. `stream` is the name that
-    publishes may expect.
+    `per_message` leaves every publish to Python: sealed streams, discard_new_per_subject, counters. `interest_state`
+    of an interest stream: a message that no consumer wants uses up a sequence and is not stored. `stream` is the name
+    that publishes may expect.
     """
 
     def __cinit__(
@@ -386,7 +385,7 @@ cpdef uint64_t store_one(
     int64_t ts,
     Republisher republisher=None,
 ) except 0:
-    """Stores one message that Python decided about, enforces the limits, returns its sequence."""
+    """Stores one message that Python has checked, enforces the limits, returns its sequence."""
     cdef bytes body = header + payload if header else payload
     cdef Message m
     cdef uint64_t seq
@@ -407,29 +406,29 @@ cpdef uint64_t store_one(
 
 
 cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1:
-    """Makes room after a message was stored: its subject's limit first, then the stream's.
+    """Enforces the limits after a message was stored: its subject's limit first, then the stream's.
 
-    After an update lowered limits, the log is above them until enforce_part() is done. A message then removes no
-    more than it has to so that the log does not grow, and EVICTED_MOST at least: a million go in slices.
+    After an update lowered limits, the log exceeds them until enforce_part() is complete. Until then a message removes
+    only as much as keeps the log from growing, and up to EVICTED_MIN messages: removing a million takes slices.
     """
     if limits.per_subject_max:
-        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max, EVICTED_MOST)
-    if limits.discard_new:          # it took only what it had room for
+        log.enforce_subject_limit(m.subject, m.subject_len, limits.per_subject_max, EVICTED_MIN)
+    if limits.discard_new:          # it accepted only messages within its limits
         return 0
     if (limits.msgs_max > 0 and log.messages > <uint64_t>limits.msgs_max) or (
         limits.bytes_max > 0 and log.bytes > <uint64_t>limits.bytes_max
     ):
         log.enforce_limits(
-            limits.msgs_max, limits.bytes_max, EVICTED_MOST, cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
+            limits.msgs_max, limits.bytes_max, EVICTED_MIN, cost_of(&log.cost, m.subject_len, m.header_len, m.body_len)
         )
     return 0
 
 
 def enforce_part(StreamLog log not None, PlainLimits limits not None, uint64_t at, int64_t work):
-    """Removes what is above limits that were changed, until it has done so much work; see the .pyi.
+    """Removes messages above changed limits, up to an amount of work; see the .pyi.
 
-    Subjects come first, as they do when a message is stored: `at` counts them from 1, in the order of their slots.
-    A subject that is new since then got no message too many.
+    Subjects come first, as when a message is stored: `at` counts them from 1, in the order of their slots.
+    Subjects that are added later are within their limits.
     """
     cdef SubjectState state = log.state
     cdef const Subject* s
@@ -438,21 +437,21 @@ def enforce_part(StreamLog log not None, PlainLimits limits not None, uint64_t a
     while left > 0:
         gone = 0
         before = log.bytes
-        # (With as many messages as subjects, each has one.)
+        # (If there are as many messages as subjects, each subject has one.)
         if at <= state.used and limits.per_subject_max and log.messages > state.count:
             s = &state.items[at - 1]
             left -= SUBJECT_WORK
             if s.count > limits.per_subject_max:
                 gone = log.enforce_subject_limit(state.arena + s.text, s.text_len, limits.per_subject_max, PART)
-            if gone < PART:         # even if some are left: those that the disk lost count until a restart
+            if gone < PART:         # even if some are left: messages damaged on disk count until a restart
                 at += 1
         else:
             at = state.used + 1
-            if not limits.discard_new:      # else it is full until enough messages went otherwise
+            if not limits.discard_new:      # else it stays full until messages are removed otherwise
                 gone = log.enforce_limits(limits.msgs_max, limits.bytes_max, PART, 0)
             if gone < PART:
                 at = 0
-        left -= <int64_t>(gone * REMOVAL_WORK + (before - log.bytes) // BYTES_A_UNIT)
+        left -= <int64_t>(gone * REMOVAL_WORK + (before - log.bytes) // BYTES_PER_UNIT)
         if at == 0:
             break
     return work - left, at

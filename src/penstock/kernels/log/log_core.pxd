@@ -51,7 +51,7 @@ cdef class LogCore:
     cdef SubjectState state
     cdef LogWatch watch                     # None while nobody follows
     cdef object load_block                  # callable(number, size) -> bytes-like; None: all blocks stay in memory
-    cdef object read_pieces                 # callable([(number, pieces)]) -> what has take(), or None; or None
+    cdef object read_ranges                 # callable([(number, pieces)]) -> what has take(), or None; or None
     cdef object on_lost                     # callable(number, [(offset, seq, why)]), or None
     cdef list warm, loaded                  # closed blocks with bytes: our own copy, given by the store
     cdef size_t loaded_bytes

@@ -60,7 +60,7 @@ cdef enum:
 
 cdef class LogCore:
     def __cinit__(self, size_t block_size=BLOCK_SIZE_DEFAULT, bint durable=False, load_block=None, on_lost=None,
-                  read_pieces=None, str storage not None="file"):
+                  read_ranges=None, str storage not None="file"):
         if block_size < BLOCK_SIZE_MIN or block_size > BLOCK_SIZE_MAX:
             raise ValueError(f"a block has 64 bytes to 1 GiB, not {block_size}")
         if storage == "file":
@@ -74,7 +74,7 @@ cdef class LogCore:
         self.durable = durable
         self.load_block = load_block
         self.on_lost = on_lost
-        self.read_pieces = read_pieces
+        self.read_ranges = read_ranges
         self.blocks = []
         self.state = SubjectState()
         self.warm = []

@@ -403,7 +403,7 @@ cdef class Group:
             i += here
         if self.count:
             self.size = total
-            self.reading = log.read_pieces(files)
+            self.reading = log.read_ranges(files)
         if self.reading is None:
             self.drop()
         return 0
@@ -454,7 +454,7 @@ cdef class BlockReads:
         cdef Group group
         cdef Py_ssize_t at
         cdef int kind = 0
-        if log.read_pieces is None:
+        if log.read_ranges is None:
             return log.read(seq, r)
         block = log._seek(seq)
         if block is None or block.data != NULL:

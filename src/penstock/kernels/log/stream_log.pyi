@@ -20,14 +20,14 @@ class StoredRecord:
     payload: bytes
     def __init__(self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes) -> None: ...
 
-class _Pieces(Protocol):
+class _PendingRead(Protocol):
     def take(self) -> bytes: ...
 
 class StreamLog(LogCore):
     """Blocks of records, per-subject state and counters of one stream.
 
     block_size: bytes after which a new block begins. durable: removals are noted in the blocks, for a store
-    that writes them. load_block(number, size) gives the bytes of a closed block back; read_pieces([(number,
+    that writes them. load_block(number, size) gives the bytes of a closed block back; read_ranges([(number,
     pieces)]) some of several, as kernels.readahead.Reading does, or None where the blocks have to be loaded.
     on_lost(number, [(offset, seq, why)]) is called with messages whose bytes on disk turned out to be wrong;
     they count as removed, and once one is found all others of its block are looked for. storage ("file" or
@@ -41,7 +41,7 @@ class StreamLog(LogCore):
         durable: bool = False,
         load_block: Callable[[int, int], Buffer] | None = None,
         on_lost: Callable[[int, list[tuple[int, int, str]]], None] | None = None,
-        read_pieces: Callable[[list[tuple[int, bytes]]], _Pieces | None] | None = None,
+        read_ranges: Callable[[list[tuple[int, bytes]]], _PendingRead | None] | None = None,
         storage: str = "file",
     ) -> None: ...
 

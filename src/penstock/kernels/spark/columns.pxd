@@ -1,8 +1,8 @@
-"""Arrow columns built straight from the frames of a pull consumer or a direct-get batch."""
+"""Arrow columns built directly from the frames of a pull consumer or a direct-get batch."""
 from libc.stdint cimport int64_t, uint64_t
 from penstock.kernels.wire.frames cimport Frame, FrameParser
 
-# Why ColumnBuilder.feed() came back.
+# Why ColumnBuilder.feed() returned.
 cpdef enum Event:
     EVENT_NEED_MORE = 0     # every buffered byte is used up: read the socket
     EVENT_FULL = 1          # the batch reached a bound: take() it, then feed again
@@ -10,7 +10,7 @@ cpdef enum Event:
     EVENT_STATUS = 3        # a status message of the subscription: see status, message
     EVENT_MESSAGE = 4       # a message of another subscription: see message
     EVENT_CONTROL = 5       # PING, PONG, INFO, +OK, -ERR: see op, body
-    EVENT_GAP = 6           # a delivery is missing or out of order: start anew at next_seq
+    EVENT_GAP = 6           # a delivery is missing or out of order: restart at next_seq
     EVENT_ERROR = 7         # the peer broke the protocol; the parser stays stopped
 
 # One buffer of a column while it grows.
@@ -19,7 +19,7 @@ cdef struct Column:
     size_t size
     size_t capacity
 
-# One header line; pointers reach into the frame.
+# One header line; pointers refer to the frame.
 cdef struct HeaderLine:
     const char* name
     size_t name_len
@@ -32,7 +32,7 @@ cdef class ColumnBuffer:
     cdef char* data
     cdef readonly size_t size
 
-# What a message tells about itself, besides its bytes.
+# Metadata of a message.
 cdef struct Position:
     uint64_t seq
     uint64_t consumer_seq
@@ -50,14 +50,14 @@ cdef class ColumnBuilder:
     cdef bint direct, want_subject, want_seq, want_time, want_headers, want_data
     cdef size_t rows_max, bytes_max
     cdef uint64_t consumer_seq          # of the last delivery since restart()
-    cdef readonly size_t rows           # in the batch under way
-    cdef readonly size_t batch_bytes    # in the batch under way: subjects, headers and payloads
-    cdef readonly uint64_t delivered    # messages seen since restart(), those past the end included
+    cdef readonly size_t rows           # in the current batch
+    cdef readonly size_t batch_bytes    # in the current batch: subjects, headers and payloads
+    cdef readonly uint64_t delivered    # messages seen since restart(), including those past the end
     cdef readonly uint64_t next_seq     # the first sequence not yet seen
     cdef readonly uint64_t end_seq      # exclusive
-    cdef readonly uint64_t pending      # matching messages after the last one, as the server said
-    cdef readonly int op                # of the frame an event is about
-    cdef readonly int status            # 0 when the message bears no status line
+    cdef readonly uint64_t pending      # matching messages after the last one, as the server reported
+    cdef readonly int op                # of the frame that caused the event
+    cdef readonly int status            # 0 when the message has no status line
     cdef readonly bytes body
     cdef readonly tuple message         # (sid, subject, reply, header, payload)
     cpdef int feed(self, FrameParser parser) except -1

@@ -1,4 +1,4 @@
-"""What Python sees of the columns kernel; the contract is in columns.pxd and columns.pyx."""
+"""Python interface of the columns kernel; the contract is in columns.pxd and columns.pyx."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -6,7 +6,7 @@ from enum import IntEnum
 from penstock.kernels.wire.frames import FrameParser
 
 class Event(IntEnum):
-    """Why `ColumnBuilder.feed` came back."""
+    """Why `ColumnBuilder.feed` returned."""
 
     EVENT_NEED_MORE = 0
     EVENT_FULL = 1

@@ -1,10 +1,10 @@
-"""Arrow columns built straight from the frames of a pull consumer or a direct-get batch.
+"""Arrow columns built directly from the frames of a pull consumer or a direct-get batch.
 
 Purpose: a Spark task turns a socket's bytes into record batches without a Python object per message.
-`feed()` walks the frames in a parser's buffer and appends each message to growable C buffers laid out as
-Arrow wants them; `take()` hands those buffers over, and pyarrow wraps them without a copy.
+`feed()` iterates over the frames in a parser's buffer and appends each message to growable C buffers in Arrow's
+layout; `take()` transfers those buffers, and pyarrow wraps them without a copy.
 
-Invariants: rows appear in strictly rising sequence, each within [start, end_seq), each exactly once; every
+Invariants: rows appear in strictly ascending sequence, each within [start, end_seq), each exactly once; every
 variable column holds less than 2^31 bytes, so its 32-bit offsets cannot overflow; a row is appended to
 all wanted columns or (on an error) the builder must be thrown away.
 
@@ -23,8 +23,8 @@ from penstock.kernels.wire.frames cimport (
 
 cdef enum:
     FIRST_CAPACITY = 4096
-    BATCH_BYTES_MAX = 1 << 30       # with a frame below it on top still under 2^31
-    TOKENS_MAX = 11                 # the later tokens of a longer ack subject say nothing we need
+    BATCH_BYTES_MAX = 1 << 30       # plus one smaller frame stays under 2^31
+    TOKENS_MAX = 11                 # later tokens of a longer ack subject are not needed
     ACK_PREFIX_LEN = 8
 
 cdef uint64_t INT64_MAX = 0x7FFFFFFFFFFFFFFF
@@ -61,7 +61,7 @@ cdef inline int put_i64(Column* c, int64_t v) except -1:
 
 
 cdef int parse_uint(const char* p, size_t n, uint64_t* out) noexcept nogil:
-    """Decimal digits only, no sign, no overflow past int64: 1 when it is one."""
+    """Parses decimal digits, no sign, at most an int64; 1 when valid."""
     cdef uint64_t v = 0
     cdef size_t i
     cdef unsigned int d
@@ -79,8 +79,8 @@ cdef int parse_uint(const char* p, size_t n, uint64_t* out) noexcept nogil:
 
 
 cdef int parse_ack_subject(const char* p, size_t n, Position* out) noexcept nogil:
-    """$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<ts>.<pending>: exactly 9 tokens; or at least
-    11 with domain and account hash after ACK. 1 when it is one of these."""
+    """Parses $JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<ts>.<pending>: exactly 9 tokens; or at least
+    11 with domain and account hash after ACK. 1 when valid."""
     cdef const char* starts[TOKENS_MAX]
     cdef size_t lengths[TOKENS_MAX]
     cdef size_t count = 0, rest = n, at
@@ -128,7 +128,7 @@ cdef int64_t days_from_civil(int64_t y, int64_t m, int64_t d) noexcept nogil:
 
 
 cdef int parse_rfc3339(const char* p, size_t n, int64_t* out) noexcept nogil:
-    """2006-01-02T15:04:05[.fraction]Z into microseconds since the epoch (further digits are cut)."""
+    """Parses 2006-01-02T15:04:05[.fraction]Z to microseconds since the epoch (further digits are truncated)."""
     cdef uint64_t year, month, day, hour, minute, second
     cdef int64_t fraction = 0, scale = 100000
     cdef size_t i
@@ -154,7 +154,7 @@ cdef int parse_rfc3339(const char* p, size_t n, int64_t* out) noexcept nogil:
 
 
 cdef size_t next_line(const char** cursor, size_t* rest, HeaderLine* out) noexcept nogil:
-    """The next `Name: value` of a header block; 0 at its end. Lines without a colon are passed over."""
+    """Reads the next `Name: value` of a header block; 0 at its end. Skips lines without a colon."""
     cdef const char* p
     cdef const char* newline
     cdef const char* colon
@@ -208,7 +208,7 @@ cdef int status_code(const char* p, size_t n) noexcept nogil:
 
 
 cdef bint is_direct_header(const HeaderLine* h) noexcept nogil:
-    """A header the server adds to what a direct get returns, not one the publisher wrote."""
+    """Is it a header that the server adds to the reply to a direct get, not one of the publisher?"""
     if h.name_len < 11 or memcmp(h.name, b"Nats-", 5) != 0:
         return False
     return (named(h, b"Nats-Stream", 11) or named(h, b"Nats-Subject", 12) or named(h, b"Nats-Sequence", 13)
@@ -217,7 +217,7 @@ cdef bint is_direct_header(const HeaderLine* h) noexcept nogil:
 
 
 cdef int parse_direct(const Frame* f, Position* out) noexcept nogil:
-    """Sequence, time and subject from the headers of a direct-get answer; 1 when all are there.
+    """Reads sequence, time and subject from the headers of a direct-get reply; 1 when all are present.
     The server appends its own lines after the publisher's, so the last of a name counts."""
     cdef const char* cursor = f.body
     cdef size_t rest = f.header_len
@@ -256,7 +256,7 @@ cdef class ColumnBuffer:
         return self.size
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        # writable=False: the kernel has let go of it, and Arrow buffers do not change
+        # writable=False: the kernel has released it, and Arrow buffers are immutable
         PyBuffer_FillInfo(view, self, self.data, <Py_ssize_t>self.size, 1, flags)
 
     def __releasebuffer__(self, Py_buffer* view):
@@ -264,11 +264,11 @@ cdef class ColumnBuffer:
 
 
 cdef ColumnBuffer finish(Column* c):
-    """Hands the memory over; the column starts anew at the capacity the last batch needed."""
+    """Transfers the memory; the column restarts with the capacity that the last batch needed."""
     cdef ColumnBuffer out = ColumnBuffer.__new__(ColumnBuffer)
     cdef size_t capacity = c.capacity
     if c.data == NULL:
-        grow(c, 1)      # Arrow takes no NULL, not even for an empty buffer
+        grow(c, 1)      # Arrow accepts no NULL, not even for an empty buffer
     out.data = c.data
     out.size = c.size
     c.data = NULL
@@ -283,8 +283,8 @@ cdef ColumnBuffer finish(Column* c):
 cdef class ColumnBuilder:
     """Collects the messages of one subscription into Arrow buffers.
 
-    `columns` names what is wanted of subject, seq, time, headers, data. `sid` is the subscription's id;
-    messages of others are handed to Python. `direct`: answers of a direct-get batch, else of a pull consumer.
+    `columns`: any of subject, seq, time, headers, data. `sid` is the subscription's id;
+    messages of others are left to Python. `direct`: replies of a direct-get batch, else of a pull consumer.
     A batch is full at `rows_max` rows or `bytes_max` bytes (up to 1 GiB) of subjects, headers and payloads.
     `restart()` must be called before the first feed().
     """
@@ -326,8 +326,8 @@ cdef class ColumnBuilder:
         free(self.lines)
 
     def restart(self, uint64_t next_seq, uint64_t end_seq, bytes sid=None):
-        """A new consumer (or batch request) delivers from `next_seq` on, up to `end_seq` (exclusive).
-        Rows already collected stay. `sid`: the subscription's id, when it is another one now."""
+        """Prepares for a new consumer (or batch request), which delivers from `next_seq` on, up to `end_seq`
+        (exclusive). Keeps rows already collected. `sid`: the subscription's id, if it changes."""
         if next_seq < self.next_seq:
             raise ValueError(f"restart at {next_seq}, but everything below {self.next_seq} was seen")
         if sid is not None:
@@ -363,7 +363,7 @@ cdef class ColumnBuilder:
                     p.subject = f.subject
                     p.subject_len = f.subject_len
                     # Nothing is acked, so the server sends each message once: a step of more than one
-                    # in the consumer's own count is a delivery that never came.
+                    # in the consumer sequence means a lost delivery.
                     if p.consumer_seq != self.consumer_seq + 1:
                         return EVENT_GAP
                     self.consumer_seq = p.consumer_seq

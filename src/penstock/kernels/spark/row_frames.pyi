@@ -1,4 +1,4 @@
-"""Rows as frames of publishes, and the pub acks that answer them."""
+"""Rows as publish frames, and the pub acks for them."""
 
 from enum import IntEnum
 
@@ -14,11 +14,11 @@ class TextColumn:
     @property
     def count(self) -> int: ...
     def first_bad_subject(self) -> int:
-        """The first row that is no subject to publish to (blanks or control characters, an empty token, a
+        """The first row that is no valid publish subject (blanks or control characters, an empty token, a
         wildcard), or -1."""
 
 class Rows:
-    """The rows of one batch, to be published."""
+    """The rows of one batch to publish."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Rows:
     def first_row(self) -> int: ...
     def __len__(self) -> int: ...
     def message_ids(self) -> list[bytes]:
-        """The ids of all rows; empty ones where there is none."""
+        """The ids of all rows; b"" for a row without one."""
 
     def subject(self, i: int) -> bytes: ...
     def size(self, i: int) -> int:
@@ -56,7 +56,7 @@ class Rows:
         max_payload: int,
         out_max: int = 1048576,
     ) -> int:
-        """Writes rows as PUB or HPUB; returns how many, fewer before one too large or when `out` is full."""
+        """Writes rows as PUB or HPUB; returns how many, fewer if one is too large or `out` is full."""
 
 class AckEvent(IntEnum):
     ACKS_NEED_MORE = 0
@@ -65,7 +65,7 @@ class AckEvent(IntEnum):
     ACKS_ERROR = 3
 
 class AckWindow:
-    """Tracks which of the numbered messages in flight are acked."""
+    """Tracks the acks of the numbered messages in flight."""
 
     def __init__(self, sid: bytes, stream: bytes, size: int) -> None: ...
     @property

@@ -1,9 +1,9 @@
-"""The Spark sink's hot path: rows as frames of publishes, and the pub acks that answer them.
+"""The Spark sink's hot path: rows as publish frames, and the pub acks for them.
 
-Rows of Arrow columns as publishes, straight from the columns' buffers.
+Rows: publishes rows of Arrow columns directly from the columns' buffers.
 
-Purpose: a Spark task writes its rows without a Python object per row. A row is a subject, a payload, maybe
-header lines and maybe a message id; `encode` writes
+Purpose: a Spark task writes its rows without a Python object per row. A row is a subject, a payload, optional
+header lines and an optional message id; `encode` writes
 
     HPUB <subject> [<reply><number><end>] <sizes>
     NATS/1.0
@@ -11,22 +11,22 @@ header lines and maybe a message id; `encode` writes
 
     <payload>
 
-A made id is `<prefix><row>:<hash>`: the row's number says which row of its task it is, the hash of subject,
-header lines and payload keeps a row from being taken for another one when a task is run again and its rows
-come in another order.
+A generated id is `<prefix><row>:<hash>`: the row's number within its task, and a hash of subject,
+header lines and payload, which distinguishes rows with the same number when a task is run again and its rows
+arrive in another order.
 
-Invariants: offsets are checked when the columns are taken, so encoding reads nothing outside of them; what is
-written is whole frames; the same row gets the same id wherever it lies in a batch.
-Rejected: Arrow's own types (the kernel would need pyarrow's headers to build); ids by random numbers.
+Invariants: the constructors check all offsets, so encoding reads nothing outside of the columns; the output is
+whole frames; the id of a row doesn't depend on its position in a batch.
+Rejected: Arrow's own types (the kernel would need pyarrow's headers to build); random ids.
 
-The pub acks of a publisher that has many messages under way, counted without a Python object per ack.
+AckWindow: tracks the pub acks of a publisher with many messages in flight, without a Python object per ack.
 
-A message's reply subject ends in its number; `feed` walks the frames a connection received and marks what was
-acked. What isn't a plain ack (an error, no responders, another layout of the JSON, another stream) comes back
-to Python as the event of one message.
+A message's reply subject ends in its number; `feed` iterates over the frames of a connection and marks acked
+messages. Any reply other than a plain ack (an error, no responders, another layout of the JSON, another stream) is
+returned to Python as an event.
 
-Invariants: `base` is the lowest number not yet acked, and all numbers below it are; numbers in [base, end)
-are under way, never more than `size`; an ack for a number outside of that is an old one and is dropped.
+Invariants: `base` is the lowest number not yet acked; numbers in [base, end)
+are in flight, never more than `size`; an ack for a number outside of that is a late one and is dropped.
 """
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
@@ -55,8 +55,8 @@ cdef struct Slice:
 
 
 cdef bint is_subject(const char* p, size_t n) noexcept nogil:
-    """No blank or control character, no empty token, no wildcard. (grammar.pyx allows some of the controls, and takes
-    twice as long.)"""
+    """Has it no blank or control character, no empty token and no wildcard? (grammar.pyx allows some control
+    characters, and takes twice as long.)"""
     cdef size_t i, token = 0
     for i in range(n):
         if p[i] == 46:
@@ -74,7 +74,7 @@ cdef inline bint is_plain_token(const char* p, size_t n) noexcept nogil:
 
 cdef class TextColumn:
     """A binary or string column: `offsets` are count + 1 int32 from `start` on, `data` the bytes or None.
-    ValueError when they lie outside of the data."""
+    Raises ValueError when they are outside of the data."""
     cdef const unsigned char[:] offsets
     cdef const unsigned char[:] data
     cdef const int32_t* at
@@ -101,7 +101,7 @@ cdef class TextColumn:
                 raise ValueError(f"row {i} lies at {self.at[i]}..{self.at[i + 1]}")
 
     def first_bad_subject(self):
-        """The first row that is no subject to publish to, or -1."""
+        """The first row that is no valid publish subject, or -1."""
         cdef size_t i
         cdef Slice s
         for i in range(self.count):
@@ -120,9 +120,9 @@ cdef class TextColumn:
 
 
 cdef class Rows:
-    """The rows of one batch. headers: complete lines, each with its line end. ids: message ids of the user's;
-    without them ids are made from `id_prefix` (none when that is empty). first_row: number of the first row;
-    numbers: int64 row numbers instead, for rows that were picked out."""
+    """The rows of one batch. headers: complete lines, each with its line end. ids: the user's message ids;
+    without them ids are generated from `id_prefix` (none when that is empty). first_row: number of the first row;
+    numbers: int64 row numbers instead, for selected rows."""
     cdef readonly TextColumn subjects, payloads, headers, ids
     cdef readonly bytes id_prefix
     cdef readonly int64_t first_row
@@ -149,7 +149,7 @@ cdef class Rows:
         return self.count
 
     cdef size_t write_id(self, char* d, size_t i) noexcept:
-        """The row's id at d, which has room for it; 0 without one."""
+        """Writes the row's id at d, which has room for it; returns its size, 0 without one."""
         cdef Slice s
         cdef uint64_t hash = 0
         cdef size_t n, prefix = <size_t>len(self.id_prefix)
@@ -180,7 +180,7 @@ cdef class Rows:
         return self.ids.row(i).size if self.ids is not None else <size_t>len(self.id_prefix) + ID_TAIL
 
     def message_ids(self):
-        """The ids of all rows, as a list of bytes; empty ones where there is none."""
+        """The ids of all rows, as a list of bytes; b"" for a row without one."""
         cdef OutBuffer out = OutBuffer()
         cdef size_t i
         cdef char* d
@@ -208,8 +208,8 @@ cdef class Rows:
         """Writes up to `count` rows from `start` on, numbered from `number` on; stops before a message larger
         than max_payload, or when `out` holds out_max bytes. Returns how many rows were written.
 
-        reply: begin of the reply subject, to be followed by the number and `end`; empty for none. fixed:
-        header lines for every row. numbered: begin of a header line that ends in the number."""
+        reply: start of the reply subject, followed by the number and `end`; empty for none. fixed:
+        header lines for every row. numbered: start of a header line that ends in the number."""
         cdef size_t i, block, head
         cdef Slice subject, payload, own
         cdef char* d
@@ -306,13 +306,13 @@ cdef size_t digits(uint64_t v) noexcept nogil:
 
 cpdef enum AckEvent:
     ACKS_NEED_MORE = 0
-    ACKS_OTHER = 1          # an answer that is no plain ack: see number, header, payload
+    ACKS_OTHER = 1          # a reply other than a plain ack: see number, header, payload
     ACKS_CONTROL = 2        # PING, PONG, INFO, +OK, -ERR: see op, payload
     ACKS_ERROR = 3          # the peer broke the protocol
 
 
 cdef bint number_at_end(const char* p, size_t n, uint64_t* out) noexcept nogil:
-    """The digits behind the last dot."""
+    """Parses the digits after the last dot."""
     cdef uint64_t v = 0, scale = 1
     cdef size_t i = n
     while i and p[i - 1] != 46:
@@ -339,7 +339,7 @@ cdef const char* find(const char* p, size_t n, const char* what, size_t m) noexc
 
 
 cdef bint plain_seq(const char* p, const char* end, uint64_t* seq) noexcept nogil:
-    """Is this the rest of an ack that says a sequence and nothing else? `,"seq":7}`, maybe with a blank."""
+    """Is it the rest of an ack with only a sequence: `,"seq":7}`, optionally with a blank?"""
     cdef uint64_t v = 0
     if end - p < 9 or p[0] != 44:
         return False
@@ -359,7 +359,7 @@ cdef bint plain_seq(const char* p, const char* end, uint64_t* seq) noexcept nogi
 
 
 cdef class AckWindow:
-    """size: how many messages may be under way. stream: the only one whose acks are plain."""
+    """size: how many messages may be in flight. stream: the stream whose acks are plain."""
     cdef unsigned char* acked
     cdef readonly size_t size
     cdef readonly uint64_t base, end
@@ -386,13 +386,13 @@ cdef class AckWindow:
         return self.size - (self.end - self.base)
 
     def sent(self, uint64_t count):
-        """`count` more numbers are under way, from `end` on."""
+        """Notes that `count` more numbers, from `end` on, are in flight."""
         if count > self.size - (self.end - self.base):
-            raise ValueError(f"{count} more of {self.size}, {self.end - self.base} are under way")
+            raise ValueError(f"{count} more of {self.size}, {self.end - self.base} are in flight")
         self.end += count
 
     def acknowledge(self, uint64_t number, bint duplicate, uint64_t seq):
-        """For an ack that Python read; True when the number was under way and not acked."""
+        """Handles an ack that Python parsed; True when the number was in flight and not acked."""
         return self.mark(number, duplicate, seq)
 
     cdef bint mark(self, uint64_t number, bint duplicate, uint64_t seq) noexcept:
@@ -438,7 +438,7 @@ cdef class AckWindow:
         return True
 
     def feed(self, FrameParser parser not None):
-        """Takes the acks in the parser's buffer; returns an AckEvent: why it stopped."""
+        """Processes the acks in the parser's buffer; returns an AckEvent: why it stopped."""
         cdef Frame f
         cdef int op
         cdef size_t sid_size = <size_t>len(self.sid)
@@ -446,7 +446,7 @@ cdef class AckWindow:
             op = parser.next(&f)
             if op == OP_MSG or op == OP_HMSG:
                 if f.sid_len != sid_size or memcmp(f.sid, <const char*>self.sid, sid_size) != 0:
-                    continue        # an answer to an earlier request that came late
+                    continue        # a late reply to an earlier request
                 if self.take(&f):
                     continue
                 self.op = op

@@ -282,7 +282,7 @@ class SimDisk:
     def read_at(self, path: Path, offset: int, count: int) -> bytes:
         return bytes(self._file(path).data[offset : offset + count])
 
-    def read_pieces(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
+    def read_ranges(self, files: list[tuple[bytes, bytes]]) -> RecordReads:
         return SyncReader(self, files)
 
     def map(self, path: Path) -> memoryview:
