@@ -291,7 +291,7 @@ class JetStreamEngine:
         Raises JetStreamApiError 10059 when the stream is deleted meanwhile.
         """
         noted = stream.log.removals
-        with self.containment.changing(stream):
+        with self.containment.changing(stream), stream.store.removing():
             while True:
                 try:
                     work = next(steps)

@@ -26,7 +26,8 @@ import logging
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from penstock import faults
@@ -156,6 +157,7 @@ class BlockFiles:
         self._failed = False  # the last job failed; the next write() tries again
         self._in_maintenance = self._closed = False
         self._compactions_left = 0
+        self._removals = 0  # removals in slices that have begun and not ended
         self._appended: dict[int, AppendedFile] = {}  # encrypted blocks that may still grow
         # Paths (os.fsencode()) of closed block files found neither encrypted nor compressed. A stale entry is
         # harmless: the bytes read are then no valid record, and the whole block is loaded instead.
@@ -270,6 +272,15 @@ class BlockFiles:
             # The executor is too slow: blocks that are not finalised stay in memory, so bound their number.
             self._files.executor.drain()
 
+    @contextmanager
+    def removing(self) -> Iterator[None]:
+        """See interface.StreamStore.removing()."""
+        self._removals += 1
+        try:
+            yield
+        finally:
+            self._removals -= 1
+
     def _write_new(self, log: StreamLog) -> None:
         """Writes the unwritten blocks, in order.
 
@@ -344,7 +355,7 @@ class BlockFiles:
     def _run_maintenance(self, log: StreamLog) -> None:
         """Starts the jobs that follow a write, until one runs in the background."""
         self._in_maintenance = True
-        self._compactions_left = COMPACTIONS_A_WRITE
+        self._compactions_left = 0 if self._removals else COMPACTIONS_A_WRITE
         try:
             if self._patches:
                 self._apply_patches(log)

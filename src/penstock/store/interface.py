@@ -14,6 +14,7 @@ appends) and calls per message (a batch is one write).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.errors import StoreWriteError
@@ -123,6 +124,10 @@ class StreamStore(Protocol):
         Raises StoreWriteError (for example on a full disk) and keeps what was not written: the next write()
         continues there. The caller must not ack anything appended before a write() succeeds.
         """
+
+    def removing(self) -> AbstractContextManager[None]:
+        """While many messages are removed in slices, write() compacts no blocks: the next slices may empty
+        the same blocks further, and each rewrite would delay them."""
 
     def sync(self) -> None:
         """Syncs everything written so far. Raises StoreWriteError."""

@@ -6,6 +6,7 @@ Invariant: apart from durability, everything behaves as in the file store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.log.compaction import compact
@@ -79,6 +80,7 @@ class MemoryStreamStore:
         self.log = StreamLog(block_size or DEFAULT_BLOCK_SIZE, storage=storage)
         self._owner = owner
         self._consumers: dict[str, MemoryConsumerStore] = {}
+        self._removals = 0  # removals in slices that have begun and not ended
 
     def save_meta(self, meta: bytes) -> None:
         self.meta = meta
@@ -88,7 +90,16 @@ class MemoryStreamStore:
 
     def write(self) -> None:
         """Compacts sparse blocks to free the memory of removed messages."""
-        compact(self.log, COMPACTIONS_A_WRITE)
+        if not self._removals:
+            compact(self.log, COMPACTIONS_A_WRITE)
+
+    @contextmanager
+    def removing(self) -> Iterator[None]:
+        self._removals += 1
+        try:
+            yield
+        finally:
+            self._removals -= 1
 
     def sync(self) -> None:
         """No-op: nothing to sync."""

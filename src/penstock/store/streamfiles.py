@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from penstock.errors import StoreError, StoreWriteError
@@ -104,6 +105,9 @@ class FileStreamStore:
 
     def write(self) -> None:
         self._blocks.write(self.log)
+
+    def removing(self) -> AbstractContextManager[None]:
+        return self._blocks.removing()
 
     def set_compression(self, compress: bool) -> None:
         self._blocks.compress = compress

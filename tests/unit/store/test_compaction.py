@@ -15,7 +15,7 @@ from penstock.errors import StoreError
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.store import keys
 from penstock.store.file import FileStore
-from penstock.store.interface import StreamStore
+from penstock.store.interface import StorageType, StreamStore
 from penstock.store.keys import StoreKey
 from penstock.store.memory import MemoryStore
 
@@ -69,6 +69,27 @@ def test_a_bucket_of_changing_keys_does_not_grow_on_disk(tmp_path: Path) -> None
     log = store.account("$G").open_stream("KV").log
     assert live(log) == kept
     assert log.subjects() == dict.fromkeys(log.subjects(), 1)
+    store.close()
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_no_block_is_rewritten_while_slices_still_remove_from_it(
+    storage: StorageType, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path, block_size=BLOCK_SIZE)
+    stream = store.account("$G").create_stream("S", b"", storage)
+    for seq in range(1, 401):
+        stream.log.append(b"a", b"", b"payload", seq)
+    stream.write()
+    with stream.removing():
+        for seq in range(2, 400, 2):
+            stream.log.remove(seq)
+            stream.write()
+        assert stream.log.rewrites == 0
+    for _ in range(100):
+        stream.write()
+    assert stream.log.rewrites > 0
+    assert sorted(live(stream.log)) == [*range(1, 400, 2), 400]
     store.close()
 
 
