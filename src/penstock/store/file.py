@@ -15,6 +15,7 @@ a store directory.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,14 @@ from penstock.store.executor import DiskExecutor
 from penstock.store.files import (
     META,
     OpenFiles,
+    hide_directory,
     list_assets,
     make_directory,
     make_empty,
     pack_meta,
     quote_name,
     remove_directory,
+    remove_hidden,
     sweep_deleted,
     sync_directory,
     unquote_name,
@@ -114,13 +117,17 @@ class FileAccountStore:
                 self._undeleted.discard(name)
             raise
 
-    def delete_stream(self, name: str) -> None:
-        if self._memory.pop(name, None) is None:
-            found = list_assets(self._files, self._streams_directory, META)
-            self._files.executor.drain()
-            path = found.get(name, self._directory(name))  # maybe hidden already, but not durably
-            remove_directory(self._disk, path, META)
-            self._undeleted.discard(name)
+    def begin_delete(self, name: str) -> Iterator[object]:
+        if self._memory.pop(name, None) is not None:
+            return iter(())
+        path = self._directory(name)  # maybe hidden already, but not durably
+        if not self._disk.exists(path / META):
+            # Only a damaged meta makes its directory differ: do not read those of all streams.
+            path = list_assets(self._files, self._streams_directory, META).get(name, path)
+        self._files.executor.drain()
+        hidden = hide_directory(self._disk, path, META)
+        self._undeleted.discard(name)
+        return remove_hidden(self._disk, hidden, files="msgs", directories="consumers")
 
     def _directory(self, name: str) -> Path:
         return self._streams_directory / quote_name(name)

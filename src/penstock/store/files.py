@@ -245,14 +245,14 @@ def _remove_hidden(disk: Disk, hidden: Path, meta: str) -> None:
 def hide_directory(disk: Disk, path: Path, meta: str) -> Path | None:
     """The fast part of remove_directory(): makes the asset invisible, durably, and returns the directory with
     the files left to remove, or None when there was none. Raises StoreWriteError."""
-    hidden = path.with_name(f".deleted-{path.name}")
+    hidden, apart = path.with_name(f".deleted-{path.name}"), None
     try:
-        if disk.exists(hidden):
+        if disk.exists(hidden):  # an earlier attempt failed to sync
             sync_directory(disk, path.parent)
-            _set_apart(disk, hidden, meta)
+            apart = _set_apart(disk, hidden, meta)
         disk.rename(path, hidden)
     except FileNotFoundError:
-        return None
+        return apart
     except OSError as error:
         raise StoreWriteError(f"cannot remove the directory: {error.strerror}", path=str(path)) from error
     sync_directory(disk, path.parent)

@@ -158,7 +158,7 @@ class StreamStore(Protocol):
         """Deletes the stream with its messages, consumers and files.
 
         Raises StoreWriteError: the stream may then reappear after a restart, until the account's
-        delete_stream() succeeds.
+        begin_delete() succeeds.
         """
 
     def begin_delete(self) -> Iterator[object]:
@@ -203,9 +203,9 @@ class AccountStore(Protocol):
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         """Creates a stream. Raises StoreError when the name is taken, StoreWriteError when the disk fails."""
 
-    def delete_stream(self, name: str) -> None:
-        """Deletes a stored stream that is not open, or completes a StreamStore.delete() that failed. Raises
-        StoreWriteError."""
+    def begin_delete(self, name: str) -> Iterator[object]:
+        """Deletes a stored stream that is not open, or completes a StreamStore.delete() that failed; like
+        StreamStore.begin_delete(). Raises StoreWriteError."""
 
     def close(self) -> None:
         """Closes every open stream."""

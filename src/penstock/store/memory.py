@@ -178,8 +178,9 @@ class MemoryAccountStore:
         self._streams[name] = stream
         return stream
 
-    def delete_stream(self, name: str) -> None:
+    def begin_delete(self, name: str) -> Iterator[object]:
         self._streams.pop(name, None)
+        return iter(())
 
     def close(self) -> None:
         """No-op: no files to release."""

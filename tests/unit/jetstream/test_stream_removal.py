@@ -158,3 +158,103 @@ def test_an_ack_to_a_removed_stream_is_not_confirmed(tmp_path: Path, monkeypatch
     assert js.engine.slices
     assert not confirmed
     store.close()
+
+
+def offline(store: FileStore, tmp_path: Path, *, by_damage: bool) -> EngineHarness:
+    """An account with an offline stream S."""
+    js = furnished(store)
+    if not by_damage:
+        js.engine.containment.set_aside(js.engine.streams["S"], "it failed")
+        return js
+    js.engine.close()
+    meta = next(tmp_path.rglob("streams/S/meta"))
+    meta.write_bytes(meta.read_bytes() + b"!")
+    return EngineHarness(store.account("$G"))
+
+
+@pytest.mark.parametrize("by_damage", [False, True])
+def test_an_offline_stream_is_removed_in_slices(
+    by_damage: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "WORK", 1)
+    disk = CountingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    js = offline(store, tmp_path, by_damage=by_damage)
+    assert "S" in js.engine.offline
+    disk.removed = 0
+    heard = ask(js, "STREAM.DELETE.S")
+    before = disk.removed
+    assert json.loads(heard[0][2])["success"] and before <= 2 and not js.engine.offline
+    made = ask(js, "STREAM.CREATE.S", b'{"name":"S","subjects":["S.>"]}')
+    while js.engine.slices:
+        js.tick()
+        assert disk.removed - before <= 2
+        before = disk.removed
+    assert disk.removed >= MANY and not list(tmp_path.rglob(".deleted*"))
+    assert "error" not in json.loads(made[0][2]) and js.request("S.new", b"x")["seq"] == 1
+    store.close()
+
+
+@pytest.mark.parametrize("by_damage", [False, True])
+def test_an_offline_stream_stays_removed_after_a_stop_in_between(
+    by_damage: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "WORK", 1)
+    store = FileStore(tmp_path)
+    js = offline(store, tmp_path, by_damage=by_damage)
+    heard = ask(js, "STREAM.DELETE.S")
+    for _ in range(MANY // 2):
+        js.tick()
+    assert json.loads(heard[0][2])["success"] and js.engine.slices and list(tmp_path.rglob(".deleted*"))
+    store.abandon()
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    assert not js.engine.streams and not js.engine.offline and not list(tmp_path.rglob(".deleted*"))
+    store.close()
+
+
+class FailingDisk(LocalDisk):
+    """Fails to sync directories while it is told to."""
+
+    fails = False
+
+    def sync_directory(self, path: Path) -> None:
+        if self.fails:
+            raise OSError(5, "Input/output error")
+        super().sync_directory(path)
+
+
+def test_an_offline_stream_whose_removal_failed_is_removed_by_the_next_request(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    js = offline(store, tmp_path, by_damage=False)
+    disk.fails = True
+    assert js.api("STREAM.DELETE.S")["error"]["err_code"] == 10050 and "S" in js.engine.offline
+    disk.fails = False
+    assert js.api("STREAM.DELETE.S")["success"] and not js.engine.offline
+    assert not list(tmp_path.rglob(".deleted*"))
+    store.close()
+
+
+class ReadingDisk(LocalDisk):
+    """Records which files are read."""
+
+    def __init__(self) -> None:
+        self.paths: list[Path] = []
+
+    def read(self, path: Path) -> bytes:
+        self.paths.append(path)
+        return super().read(path)
+
+
+def test_the_removal_of_an_offline_stream_reads_no_other_stream(tmp_path: Path) -> None:
+    """It read the metas of all streams to find its directory."""
+    disk = ReadingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    js = offline(store, tmp_path, by_damage=True)
+    for n in range(5):
+        js.create(f"T{n}")
+    disk.paths.clear()
+    assert js.api("STREAM.DELETE.S")["success"]
+    assert not [path for path in disk.paths if "T" in str(path.relative_to(tmp_path))]
+    store.close()
