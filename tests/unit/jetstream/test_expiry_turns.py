@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from penstock.jetstream import engine_tick as tick
-from penstock.jetstream.stream.retention import AGED, AGED_WORK, BYTES_A_UNIT, LOOKS_MAX, REMOVAL_WORK
+from penstock.jetstream.stream.retention import (
+    AGED,
+    AGED_WORK,
+    BYTES_A_UNIT,
+    LOOKS_MAX,
+    REMOVAL_WORK,
+    SWEEP_WORK,
+)
+from penstock.jetstream.stream.ttl import MessageTtls
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.store.file import FileStore
@@ -112,7 +121,7 @@ def test_messages_that_never_expire_are_looked_at_once(count: int) -> None:
     js = EngineHarness()
     filled(js, count=count, header=ttl("never"), allow_msg_ttl=True, max_age=5 * SECOND)
     expiry = js.engine.streams["S"].expiry
-    expiry.ttls.never = never = CountedSet(expiry.ttls.never)
+    expiry.ttls._never = never = CountedSet(expiry.ttls._never)
     publish(js.index, b"S.last", b"", b"", b"x")
     for _ in range(10):
         before = never.asked
@@ -124,6 +133,55 @@ def test_messages_that_never_expire_are_looked_at_once(count: int) -> None:
     for _ in range(100):
         expiry.next_deadline(5 * SECOND)
     assert never.asked - before <= 300
+
+
+def test_entries_of_removed_messages_are_swept_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep of a million entries took a third of a second. Meanwhile TTLs hold as before."""
+    js = EngineHarness()
+    js.create("S", "S.>", allow_msg_ttl=True, max_age=50 * SECOND)
+    for value, count in (("1", 1), ("30", MANY), ("never", MANY), ("3", 5), ("20", 5), ("never", 5)):
+        for _ in range(count):
+            publish(js.index, b"S.gone" if count == MANY else b"S.kept", b"", ttl(value), b"x")
+    js.tick()
+    stream = js.engine.streams["S"]
+    ttls, looks = stream.expiry.ttls, [0]
+    sweep = ttls.sweep
+
+    def counted(log: StreamLog, most: int) -> int:
+        looks.append(sweep(log, most))
+        return looks[-1]
+
+    monkeypatch.setattr(ttls, "sweep", counted)
+    monkeypatch.setattr(tick, "EXPIRY_WORK", 100 * SWEEP_WORK)
+    assert js.api("STREAM.PURGE.S", {"filter": "S.gone"})["purged"] == 2 * MANY
+    for seconds, left in ((2, 15), (4, 10), (21, 5), (49, 5), (60, 5)):
+        for _ in ticks_at(js, START_NS + seconds * SECOND):
+            assert max(looks) <= 100
+        assert stream.log.messages == left
+    assert sum(looks) >= 2 * MANY and len(ttls._never) == 5 and not ttls._queue
+
+
+def test_messages_expire_in_order_while_a_sweep_goes_on() -> None:
+    js = EngineHarness()
+    js.create("S", "S.>", allow_msg_ttl=True)
+    log = js.engine.streams["S"].log
+    for _ in range(MANY):
+        log.append(b"S.x", b"", b"", START_NS)
+    ttls = MessageTtls()
+    due = {seq: (seq * 7919) % MANY for seq in range(1, MANY + 1)}
+    for seq, at in due.items():
+        ttls.add(seq, 0, at)
+    for seq in [seq for seq in due if seq % 4]:
+        log.remove(seq)
+    ttls.add(0, 0, MANY)
+    expected = [seq for seq in sorted(due, key=lambda seq: due[seq]) if seq % 4 == 0]
+    found: list[int] = []
+    while len(found) < len(expected):
+        assert ttls.sweep(log, 10) <= 10
+        seq = ttls.take_due(MANY - 1)
+        if log.next_seq(seq) == seq:
+            found.append(seq)
+    assert found == expected
 
 
 def test_schedules_that_are_due_together_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:

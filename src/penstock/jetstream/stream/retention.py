@@ -21,6 +21,7 @@ EXPIRY_GRAIN_NS = 10_000_000
 
 # In the units of slices.py, measured with a million messages.
 LOOK_WORK = 128  # a message that max_age does not remove
+SWEEP_WORK = 256  # an entry that a sweep looks at
 AGED_WORK = 192  # one that expires by max_age; up to twice as much when each has its own subject
 REMOVAL_WORK = 1024  # one that is read before its removal
 MARKER_WORK = 2048  # added by its delete marker
@@ -46,16 +47,17 @@ class Expiry:
         left = work
         while left > 0 and (seq := self.ttls.take_due(now)):
             left -= self._remove(self._log.load(seq))
-        self.ttls.sweep(self._log)
         if max_age_ns > 0:
             left = self._run_age(now - max_age_ns + 1, left)
+        if left > 0:  # last: nothing depends on it
+            left -= self.ttls.sweep(self._log, -(-left // SWEEP_WORK)) * SWEEP_WORK
         return work - left
 
     def _run_age(self, oldest_ts: int, left: int) -> int:
         """Removes messages that expired by max_age; returns the work left."""
         log = self._log
         while left > 0 and log.messages and log.first_ts < oldest_ts:
-            if not self.ttls.never and self.leave_marker is None:
+            if not self.ttls.has_exempt and self.leave_marker is None:
                 before = log.bytes
                 left -= log.enforce_age(oldest_ts, AGED) * AGED_WORK + (before - log.bytes) // BYTES_A_UNIT
                 continue
@@ -74,7 +76,7 @@ class Expiry:
         due = self.ttls.next_deadline()
         if max_age_ns > 0 and self._log.messages:
             first_ts = self._log.first_ts
-            if self.ttls.never:
+            if self.ttls.has_exempt:
                 seq, looks = self._oldest()
                 message = self._log.load(seq)
                 if message is not None:
@@ -91,14 +93,14 @@ class Expiry:
     def _oldest(self) -> tuple[int, int]:
         """The first sequence that max_age may remove, and how many others were scanned. 0: there is none, or
         none among LOOKS_MAX; the next call continues after those."""
-        log, never = self._log, self.ttls.never
+        log, is_exempt = self._log, self.ttls.is_exempt
         seq = log.next_seq(max(self._oldest_seq, log.first_seq))
         looks = 0
-        while seq in never and looks < LOOKS_MAX:
+        while is_exempt(seq) and looks < LOOKS_MAX:
             looks += 1
             self._oldest_seq = seq + 1
             seq = log.next_seq(seq + 1)
-        return (0, looks) if seq in never else (seq, looks)
+        return (0, looks) if is_exempt(seq) else (seq, looks)
 
     def _remove(self, message: StoredRecord | None) -> int:
         """Removes one message; returns the work done."""

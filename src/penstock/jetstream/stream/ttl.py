@@ -4,8 +4,9 @@ A message with a TTL expires that long after it was stored; `never` exempts it f
 message of a subject expires and the stream has subject_delete_marker_ttl, a marker replaces it: an empty
 message with the reason, which expires after that time itself.
 
-Invariant: every live message with a TTL is in the queue. Entries of messages removed otherwise are skipped
-when they come up, and swept when they are the majority.
+Invariant: every live message with a TTL is in a queue. Entries of messages removed otherwise are skipped when
+they come up, and swept when they are the majority: a part of them each time, because a million entries take a
+third of a second. What the sweep has yet to look at stays in use meanwhile.
 """
 
 from __future__ import annotations
@@ -68,31 +69,64 @@ class MessageTtls:
     """The expiry times of a stream's messages with a TTL."""
 
     def __init__(self) -> None:
-        self.never: set[int] = set()  # sequences exempt from max_age
-        self._queue: list[tuple[int, int]] = []  # (ns, sequence)
+        self._never: set[int] = set()  # sequences exempt from max_age
+        self._queue: list[tuple[int, int]] = []  # a heap of (ns, sequence)
+        # What a sweep has yet to look at. Without its last entry, a heap is still one.
+        self._unswept_never: set[int] = set()
+        self._unswept: list[tuple[int, int]] = []
 
     def add(self, seq: int, ts: int, ttl_ns: int) -> None:
         """Adds a message stored at `ts` (ns) with a TTL of ttl_ns, or NEVER."""
         if ttl_ns == NEVER:
-            self.never.add(seq)
+            self._never.add(seq)
         else:
             heapq.heappush(self._queue, (ts + ttl_ns, seq))
 
+    @property
+    def has_exempt(self) -> bool:
+        """Whether messages may be exempt from max_age."""
+        return bool(self._never or self._unswept_never)
+
+    def is_exempt(self, seq: int) -> bool:
+        """Whether a message is exempt from max_age."""
+        return seq in self._never or seq in self._unswept_never
+
     def take_due(self, now: int) -> int:
         """Removes and returns the earliest sequence that expired; 0 without one."""
-        return heapq.heappop(self._queue)[1] if self._queue and self._queue[0][0] <= now else 0
+        queue = self._earliest()
+        return heapq.heappop(queue)[1] if queue and queue[0][0] <= now else 0
 
     def next_deadline(self) -> int | None:
         """When (ns) the next message expires, or None."""
-        return self._queue[0][0] if self._queue else None
+        queue = self._earliest()
+        return queue[0][0] if queue else None
 
-    def sweep(self, log: StreamLog) -> None:
-        """Drops entries of removed messages when they are the majority."""
-        if len(self._queue) > 2 * log.messages + _SWEEP_MIN:
-            self._queue = [entry for entry in self._queue if log.next_seq(entry[1]) == entry[1]]
-            heapq.heapify(self._queue)
-        if len(self.never) > 2 * log.messages + _SWEEP_MIN:
-            self.never = {seq for seq in self.never if log.next_seq(seq) == seq}
+    def _earliest(self) -> list[tuple[int, int]]:
+        """The queue with the earliest entry."""
+        if self._unswept and not (self._queue and self._queue[0] < self._unswept[0]):
+            return self._unswept
+        return self._queue
+
+    def sweep(self, log: StreamLog, most: int) -> int:
+        """Drops entries of removed messages when they are the majority; looks at up to `most` entries, and
+        returns at how many. The next call continues."""
+        enough = 2 * log.messages + _SWEEP_MIN
+        if not self._unswept and len(self._queue) > enough:
+            self._unswept, self._queue = self._queue, []
+        if not self._unswept_never and len(self._never) > enough:
+            self._unswept_never, self._never = self._never, set()
+        looks = 0
+        while self._unswept and looks < most:
+            looks += 1
+            entry = self._unswept.pop()
+            if log.next_seq(entry[1]) == entry[1]:
+                heapq.heappush(self._queue, entry)
+        while self._unswept_never and looks < most:
+            looks += 1
+            seq = self._unswept_never.pop()
+            if log.next_seq(seq) == seq:
+                self._never.add(seq)
+        return looks
 
     def recover(self, log: StreamLog) -> None:
         """Finds the messages with a TTL in the log."""
