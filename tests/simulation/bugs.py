@@ -247,7 +247,7 @@ def deleted_schedule_happens(patch: pytest.MonkeyPatch) -> None:
 
 def schedules_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for schedules."""
-    patch.setattr(MessageSchedules, "recover", lambda schedules: None)
+    patch.setattr(MessageSchedules, "recover", lambda schedules: iter(()))
 
 
 def schedule_happens_once(patch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def repeated_ack_confirmed_unsynced(patch: pytest.MonkeyPatch) -> None:
 
 def message_ids_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for message ids."""
-    patch.setattr(stream, "recover_ids", lambda *_: None)
+    patch.setattr(stream, "recover_ids", lambda *_: iter(()))
 
 
 def pending_dropped_by_an_update(patch: pytest.MonkeyPatch) -> None:

@@ -260,14 +260,14 @@ class JetStreamEngine:
         """Updates a stream's configuration, then removes messages above lowered limits. Yields work in the
         units of slices.py. Raises JetStreamApiError like create_stream, 10059, 10052."""
         stream = self.stream(request.name)
-        config = self._among_others(stream_config.updated(stream.config, request, self.config), request)
-        self._check_consumer_limits(stream, config)
-        self._check_overlap(config)
-        self.capacity.check(config, stream)
+        config = self._checked_update(stream, request)
+        ids = yield from self.removing(stream, stream.ids_after(config, now))
+        if ids is not None:
+            config = self._checked_update(stream, request)  # others may have changed the account meanwhile
         retention = stream.config.retention
         with self.containment.changing(stream):
             try:
-                stream.update(config, now)
+                stream.update(config, now, ids)
             except StoreError as error:
                 log.error("stream %s: its new configuration cannot be written: %s", stream.name, error)
                 raise codes.STREAM_UPDATE.exception(err=str(error)) from error
@@ -282,8 +282,16 @@ class JetStreamEngine:
         self.advisories.stream_action(stream.name, "modify")
         return stream
 
+    def _checked_update(self, stream: StreamReplica, request: Any) -> ApiStreamConfig:
+        """The configuration that a request asks for. Raises JetStreamApiError like update_stream."""
+        config = self._among_others(stream_config.updated(stream.config, request, self.config), request)
+        self._check_consumer_limits(stream, config)
+        self._check_overlap(config)
+        self.capacity.check(config, stream)
+        return config
+
     def removing(self, stream: StreamReplica, steps: Generator[int, None, T]) -> Generator[int, None, T]:
-        """The slices of a request that removes messages of a stream; returns what they return.
+        """The slices of a request that works on the messages of a stream; returns what they return.
 
         Notes of removed messages are written while it goes on: those of a million take a tenth of a second.
         After a crash, what was removed so far is gone.

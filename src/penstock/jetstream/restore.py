@@ -380,7 +380,7 @@ class Restore:
         log.warning("restore of stream %s failed: %s", self.name, why)
         waiting = [self._answer_to, *(one for _, one in self._chunks), self._end_reply or b""]
         try:
-            self.abandon()
+            self._engine.remove_files(self.abandon())
         except StoreError as error:
             log.error("stream %s: its partial restore cannot be removed: %s", self.name, error)
         self._tell(self._engine.clock())
@@ -400,13 +400,12 @@ class Restore:
             self.is_done = True
             self._engine.index.remove(self._subscription)
 
-    def abandon(self) -> None:
-        """Stops and removes the partial stream. Raises StoreError."""
+    def abandon(self) -> Iterator[object]:
+        """Stops and removes the partial stream; the iterator removes its files. Raises StoreError."""
         self.stop()
         self._opening.close()
         store, self._store = self._store, None
-        if store is not None:
-            store.delete()
+        return iter(()) if store is None else store.begin_delete()
 
     def _tell(self, now: int) -> None:
         fields = {

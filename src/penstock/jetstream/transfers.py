@@ -12,6 +12,7 @@ Invariant: a restore reserves the stream's name and subjects from its request on
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,7 @@ class Transfers:
             faults.contain(snapshot.stop, self._engine.containment.work_failed)
         for restore in self._restores.values():
             try:
-                restore.abandon()
+                deque(restore.abandon(), maxlen=0)
             except StoreError as error:
                 log.error("stream %s: its partial restore cannot be removed: %s", restore.name, error)
         self._snapshots.clear()

@@ -10,7 +10,8 @@ change its behaviour is decided in `publish_checks.py`, in the official server's
     fast_batches.py        fast ingest
     counter.py             counters
     message_schedules.py   scheduled messages
-    dedupe.py              recovery of the dedupe window
+    dedupe.py, header_scan.py
+                           recovery of the dedupe window, and of what other headers say
     ttl.py, retention.py   per-message TTLs and delete markers; max_age
     purge.py               purges in slices
     overflow.py            limits on publishes that wait to be stored

@@ -18,13 +18,13 @@ from __future__ import annotations
 import heapq
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from datetime import tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.stream import ttl
-from penstock.kernels.ingest.ingest import scan_headers
+from penstock.jetstream.stream.header_scan import Found, scan_headers, work_of
 from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 PURGE = "purge"
 RETRY_NS = NS_PER_S  # while the stream cannot be written
+SCHEDULE_FACTOR = 16  # finding when a schedule is due costs so much more than another header
 _NOTHING_STAGED: Mapping[bytes, bool] = {}
 
 # Headers of the schedule or source that a produced message does not copy.
@@ -264,38 +265,51 @@ class MessageSchedules:
     def _alive(self, subject: bytes, seq: int) -> StoredRecord | None:
         return self._log.load(seq) if self._log.last_seq_of(subject) == seq else None
 
-    def recover(self) -> None:
-        """Finds the schedules in the log, and their last occurrences."""
+    def recover(self) -> Generator[int, None, None]:
+        """Finds the schedules in the log, and their last occurrences; yields work."""
+        for found in scan_headers(self._log, headers.SCHEDULE):
+            for seq, ts, _ in found:
+                self._recover_schedule(seq, ts)
+            yield work_of(found) * SCHEDULE_FACTOR
+        for found in scan_headers(self._log, headers.SCHEDULE_NEXT):
+            for produced in found:
+                self._recover_next(produced)
+            yield work_of(found) * SCHEDULE_FACTOR
+
+    def _recover_schedule(self, seq: int, ts: int) -> None:
         log = self._log
-        for seq, ts, _ in scan_headers(log, headers.SCHEDULE.encode(), 0):
-            message = log.load(seq)
-            if message is None or log.last_seq_of(message.subject) != seq:
-                continue
-            try:
-                first = _occurrence(message.header, ts, ts)
-            except JetStreamApiError:
-                continue  # stored before the stream allowed schedules, when the header had no effect
-            if first is not None:
-                due = self._past_the_log(message, first.at) if first.repeats else first.at
-                self.add(message.subject, seq, max(due, 1))
-        for seq, _, value in scan_headers(log, headers.SCHEDULE_NEXT.encode(), 0):
-            produced = log.load(seq)
-            scheduler = headers.value_of(produced.header, headers.SCHEDULER) if produced is not None else None
-            known = self._due.get(scheduler or b"")
-            if scheduler is None or known is None or known[1] > seq:
-                continue
-            if value == PURGE.encode():
-                # The process ended between the produced message and the removal of its schedule.
-                log.purge(scheduler)
-                del self._due[scheduler]
-            else:
-                due = parse_time(value.decode())
-                # messages that it produced may have been removed
-                if log.count_from(seq + 1) < log.last_seq - seq:
-                    schedule = log.load(known[1])
-                    assert schedule is not None, f"schedule {known[1]} was found above"
-                    due = self._past_the_log(schedule, due)
-                self.add(scheduler, known[1], due)
+        message = log.load(seq)
+        if message is None or log.last_seq_of(message.subject) != seq:
+            return
+        try:
+            first = _occurrence(message.header, ts, ts)
+        except JetStreamApiError:
+            return  # stored before the stream allowed schedules, when the header had no effect
+        if first is not None:
+            due = self._past_the_log(message, first.at) if first.repeats else first.at
+            self.add(message.subject, seq, max(due, 1))
+
+    def _recover_next(self, found: Found) -> None:
+        """Continues a schedule after a message that it produced."""
+        log = self._log
+        seq, _, value = found
+        produced = log.load(seq)
+        scheduler = headers.value_of(produced.header, headers.SCHEDULER) if produced is not None else None
+        known = self._due.get(scheduler or b"")
+        if scheduler is None or known is None or known[1] > seq:
+            return
+        if value == PURGE.encode():
+            # The process ended between the produced message and the removal of its schedule.
+            log.purge(scheduler)
+            del self._due[scheduler]
+            return
+        due = parse_time(value.decode())
+        # messages that it produced may have been removed
+        if log.count_from(seq + 1) < log.last_seq - seq:
+            schedule = log.load(known[1])
+            assert schedule is not None, f"schedule {known[1]} was found above"
+            due = self._past_the_log(schedule, due)
+        self.add(scheduler, known[1], due)
 
     def _past_the_log(self, schedule: StoredRecord, due: int) -> int:
         """The next time (ns) of a repeating schedule that was due at `due`, and whose messages may be

@@ -11,13 +11,13 @@ from the recorded sequence on. A record that covers messages lost in a power fai
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 import msgspec
 
+from penstock.jetstream.stream.header_scan import scan_headers, work_of
 from penstock.jetstream.stream.source_config import read_header
 from penstock.jetstream.stream.source_state import SourceState
-from penstock.kernels.ingest.ingest import scan_headers
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 from penstock.store.interface import ConsumerStore, StreamStore
@@ -73,15 +73,17 @@ class SourcePositions:
             self._journal.load()
         return self._journal
 
-    def recover(self, source_states: Iterable[SourceState], log: StreamLog) -> None:
-        """Restores the source states from the journal and the messages stored since."""
+    def recover(self, source_states: Iterable[SourceState], log: StreamLog) -> Generator[int, None, None]:
+        """Restores the source states from the journal and the messages stored since; yields work."""
         if self._journal is None:
             self._read(log)
         known = dict(self._noted)
-        for _, _, value in scan_headers(log, headers.STREAM_SOURCE.encode(), self._noted_seq + 1):
-            name, seq, ident = read_header(value)
-            if name:
-                known[name] = (seq, ident)
+        for found in scan_headers(log, headers.STREAM_SOURCE, self._noted_seq + 1):
+            for _, _, value in found:
+                name, seq, ident = read_header(value)
+                if name:
+                    known[name] = (seq, ident)
+            yield work_of(found)
         known.update(self._left)
         for source_state in source_states:
             if source_state.index_name in known and not source_state.is_mirror:

@@ -366,10 +366,22 @@ class StreamReplica:
 
     # --- requests ------------------------------------------------------------------------------
 
-    def update(self, config: ApiStreamConfig, now: int) -> None:
+    def ids_after(self, config: ApiStreamConfig, now: int) -> Generator[int, None, MessageIds | None]:
+        """The ids for update() when a mirror without ids becomes a stream that detects duplicates itself, or
+        None. Yields work. The stream remains a mirror meanwhile, and the ids of what it copies are
+        included; the caller updates as soon as this ends, so that none is missing. A crash leaves either the
+        mirror or a stream that finds its ids at the start."""
+        if self.config.mirror is None or config.mirror is not None or len(self.ids):
+            return None
+        ids = MessageIds(config.duplicate_window)
+        yield from recover_ids(ids, self.log, now)
+        return ids
+
+    def update(self, config: ApiStreamConfig, now: int, ids: MessageIds | None = None) -> None:
         """Changes to a (checked) configuration; shrinking.py enforces limits that it lowers.
 
-        Raises StoreError when it cannot be stored; the present one then remains.
+        ids: replace the present ones. Raises StoreError when it cannot be stored; the present one then
+        remains.
         """
         self.store.save_meta(encode(StreamMeta(config, self.created, rollups=[*self.rollups.unfinished])))
         was_mirror, present = self.config.mirror is not None, self.source_states
@@ -379,12 +391,11 @@ class StreamReplica:
             self.positions.leave(
                 [one for one in present if one not in self.source_states and not one.is_mirror]
             )
-        self._resume_sources(
-            [source_state for source_state in self.source_states if source_state not in present]
-        )
+        added = [source_state for source_state in self.source_states if source_state not in present]
+        deque(self._resume_sources(added), maxlen=0)
+        if ids is not None and was_mirror:  # else another update came first
+            self.ids = ids
         self.ids.resize(config.duplicate_window, now)
-        if was_mirror and config.mirror is None and not len(self.ids):
-            recover_ids(self.ids, self.log, now)  # from now on this stream detects duplicates itself
         if not config.allow_atomic:
             self.atomic.drop()
 
@@ -458,20 +469,21 @@ class StreamReplica:
             encode(StreamMeta(self.config, self.created, rollups=[*self.rollups.unfinished]))
         )
 
-    def recover(self, now: int, rollups: list[Removal] | None = None) -> None:
-        """Rebuilds message ids, TTLs and schedules from the log after the store was opened."""
+    def recover(self, now: int, rollups: list[Removal] | None = None) -> Generator[int, None, None]:
+        """Rebuilds message ids, TTLs and schedules from the log after the store was opened. Yields work in
+        the units of slices.py; the stream must not be used before it ends."""
         self.number_from_first()
         if rollups:
             self._finish_rollups(rollups)
         if not self.config.sealed:
             # A crash between a message and the tombstone of the one it replaced leaves both.
-            deque(shrinking.enforce(self), maxlen=0)
-        recover_ids(self.ids, self.log, now)
-        self._resume_sources(self.source_states)
+            yield from shrinking.enforce(self)
+        yield from recover_ids(self.ids, self.log, now)
+        yield from self._resume_sources(self.source_states)
         if self.config.allow_msg_ttl:
-            self.expiry.ttls.recover(self.log)
+            yield from self.expiry.ttls.recover(self.log)
         if self.config.allow_msg_schedules:
-            self.schedules.recover()
+            yield from self.schedules.recover()
 
     def _finish_rollups(self, rollups: list[Removal]) -> None:
         """Finishes roll-ups that a crash interrupted. A message that was lost replaces nothing, and the next
@@ -624,10 +636,10 @@ class StreamReplica:
         if sources and self.positions is None:
             self.positions = SourcePositions(self.store)
 
-    def _resume_sources(self, source_states: list[SourceState]) -> None:
+    def _resume_sources(self, source_states: list[SourceState]) -> Generator[int, None, None]:
         """Restores the positions of sources that existed before."""
         if self.positions is not None and source_states:
-            self.positions.recover(source_states, self.log)
+            yield from self.positions.recover(source_states, self.log)
 
     def _choose_needs(self) -> None:
         if self.config.retention is RetentionPolicy.LIMITS:

@@ -12,9 +12,10 @@ third of a second. What the sweep has yet to look at stays in use meanwhile.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Generator
 
 from penstock.errors import JetStreamApiError, MisuseError
-from penstock.kernels.ingest.ingest import scan_headers
+from penstock.jetstream.stream.header_scan import scan_headers, work_of
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
@@ -128,10 +129,12 @@ class MessageTtls:
                 self._never.add(seq)
         return looks
 
-    def recover(self, log: StreamLog) -> None:
-        """Finds the messages with a TTL in the log."""
-        for seq, ts, value in scan_headers(log, headers.TTL.encode(), 0):
-            try:
-                self.add(seq, ts, parse_ttl(value))
-            except JetStreamApiError:
-                continue  # stored before the stream allowed TTLs, when the header had no effect
+    def recover(self, log: StreamLog) -> Generator[int, None, None]:
+        """Finds the messages with a TTL in the log; yields work."""
+        for found in scan_headers(log, headers.TTL):
+            for seq, ts, value in found:
+                try:
+                    self.add(seq, ts, parse_ttl(value))
+                except JetStreamApiError:
+                    continue  # stored before the stream allowed TTLs, when the header had no effect
+            yield work_of(found)

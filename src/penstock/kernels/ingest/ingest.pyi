@@ -96,8 +96,18 @@ def acknowledge_fast(batches: FastBatches, acks: AckBatch, limit: int) -> None:
     limit -- the number of messages per ack that the batches approach.
     """
 
-def scan_headers(log: StreamLog, name: bytes, from_seq: int = 0) -> list[tuple[int, int, bytes]]:
-    """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
+def scan_headers(
+    log: StreamLog, name: bytes, from_seq: int, looks: int
+) -> tuple[list[tuple[int, int, bytes]], int]:
+    """[(seq, ts, value)] of the messages at or after from_seq whose header block has the name, and the
+    sequence to continue at; 0: there are no more.
 
-def recover_ids(log: StreamLog, ids: MessageIds, from_seq: int, now: int) -> None:
-    """Adds the ids of the messages at or after from_seq to `ids`, as storing them did."""
+    looks -- reads at most so many messages.
+    """
+
+def recover_ids(log: StreamLog, ids: MessageIds, from_seq: int, looks: int) -> int:
+    """Adds the ids of the messages at or after from_seq to `ids`, as storing them did. Returns the
+    sequence to continue at; 0: there are no more.
+
+    looks -- reads at most so many messages.
+    """

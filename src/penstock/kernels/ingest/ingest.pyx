@@ -383,8 +383,9 @@ cdef size_t flow_ack(char* d, FastBatch batch) noexcept:
     return n + 1
 
 
-def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=0):
-    """[(seq, ts, value)] of every message at or after from_seq whose header block has the name."""
+def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq, size_t looks):
+    """[(seq, ts, value)] of messages at or after from_seq whose header block has the name, and where to
+    continue; see the .pyi."""
     cdef bytes needle = b"\r\n" + name + b":"
     cdef const char* n = PyBytes_AS_STRING(needle)
     cdef size_t size = PyBytes_GET_SIZE(needle)
@@ -393,7 +394,8 @@ def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=
     cdef const char* p
     cdef const char* end
     cdef uint64_t seq = log.next_matching(from_seq, NULL, 0)
-    while seq:
+    while seq and looks:
+        looks -= 1
         if log.read(seq, &r) and r.header_len > size:
             p = <const char*>memmem(r.body, r.header_len, n, size)
             if p != NULL:
@@ -403,17 +405,19 @@ def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq=
                     end = r.body + r.header_len
                 found.append((r.seq, r.ts, PyBytes_FromStringAndSize(p, end - p).strip(b" \t")))
         seq = log.next_matching(seq + 1, NULL, 0)
-    return found
+    return found, seq
 
 
-def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_seq, int64_t now):
-    """Adds the ids of the messages at or after from_seq to `ids`, as storing them did."""
+def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_seq, size_t looks):
+    """Adds the ids of messages at or after from_seq to `ids`, as storing them did; returns where to continue,
+    see the .pyi."""
     cdef Record r
     cdef const char* p
     cdef const char* end
     cdef size_t size = 0
     cdef uint64_t seq = log.next_matching(from_seq, NULL, 0)
-    while seq:
+    while seq and looks:
+        looks -= 1
         if log.read(seq, &r) and r.header_len > ID_NAME_SIZE + 2:
             p = <const char*>memmem(r.body, r.header_len, b"\r\nNats-Msg-Id:", ID_NAME_SIZE + 2)
             if p != NULL:
@@ -425,3 +429,4 @@ def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_s
                 if size:
                     ids.remember(p, size, r.seq, r.ts)
         seq = log.next_matching(seq + 1, NULL, 0)
+    return seq
