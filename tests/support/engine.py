@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.limits import EngineConfig
+from penstock.jetstream.shared_state import SharedState
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
@@ -22,7 +23,14 @@ START_NS = 1_700_000_000_000_000_000
 class EngineHarness:
     """Publishes, requests and ticks by hand; `now` is the clock (ns)."""
 
-    def __init__(self, store: AccountStore | None = None, *, now: int = START_NS, **settings: Any) -> None:
+    def __init__(
+        self,
+        store: AccountStore | None = None,
+        *,
+        now: int = START_NS,
+        shared: SharedState | None = None,
+        **settings: Any,
+    ) -> None:
         self.now = now
         self.wakes = 0
         self.index = SubscriptionIndex()
@@ -35,6 +43,7 @@ class EngineHarness:
             clock=lambda: self.now,
             new_id=lambda: f"id{next(ids):06d}",
             wake=self._woken,
+            shared=shared,
         )
         self.engine.recover(now)
         self._inboxes = itertools.count(1)

@@ -7,7 +7,7 @@ queried each time. Bytes are those of each stream's last note(); reserved bytes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 class Capacity:
     """Capacity of one account's engine."""
 
-    def __init__(self, engine: JetStreamEngine) -> None:
+    def __init__(self, engine: JetStreamEngine, engines: Iterable[JetStreamEngine]) -> None:
+        """engines: a live view of the server's engines, whose use counts against the server's limits."""
         self._engine = engine
+        self._engines = engines
         self._used = dict.fromkeys(StorageType, 0)
-        # What other accounts have of what the server may hold.
-        self.used_elsewhere: Callable[[StorageType], int] = lambda storage: 0
-        self.reserved_elsewhere: Callable[[StorageType], int] = lambda storage: 0
-        self.fast_batches_elsewhere: Callable[[], int] = lambda: 0
 
     @property
     def _config(self) -> EngineConfig:
@@ -64,6 +62,21 @@ class Capacity:
         """The number of open fast batches."""
         return sum(stream.fast.batches.count for stream in self._engine.streams.values())
 
+    def _used_elsewhere(self, storage: StorageType) -> int:
+        used = 0  # a plain loop: runs in every tick that stores something
+        for engine in self._engines:
+            if engine is not self._engine:
+                used += engine.capacity.used(storage)
+        return used
+
+    def _reserved_elsewhere(self, storage: StorageType) -> int:
+        others = (engine for engine in self._engines if engine is not self._engine)
+        return sum(engine.capacity.reserved(storage) for engine in others)
+
+    def _fast_batches_elsewhere(self) -> int:
+        others = (engine for engine in self._engines if engine is not self._engine)
+        return sum(engine.capacity.fast_batches() for engine in others)
+
     def info(self) -> AccountInfo:
         """The account's use and limits, as `$JS.API.INFO` returns them."""
         info = AccountInfo(
@@ -95,7 +108,7 @@ class Capacity:
         """Whether `size` more bytes of this storage fit. Restores in progress count as used."""
         used = self._used[storage] + self._engine.transfers.used(storage) + size
         own, limit = self._own_limit(storage), self._limit(storage)
-        return not (0 <= own < used or 0 <= limit < used + self.used_elsewhere(storage))
+        return not (0 <= own < used or 0 <= limit < used + self._used_elsewhere(storage))
 
     def admit(self, stream: StreamReplica) -> None:
         """Sets what the stream may store now: whether it rejects publishes, and the size up to which it may
@@ -112,7 +125,7 @@ class Capacity:
         if 0 <= own <= used:
             return codes.ACCOUNT_RESOURCES_EXCEEDED
         limit = self._limit(storage)
-        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self.used_elsewhere(storage) else None
+        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self._used_elsewhere(storage) else None
 
     def check(self, config: ApiStreamConfig, present: StreamReplica | None) -> None:
         """Checks the limits for a new stream, or for an update of `present`.
@@ -135,7 +148,7 @@ class Capacity:
             return
         wanted = self.reserved(config.storage, present) + config.max_bytes
         own_limit = self._own_limit(config.storage)
-        if 0 <= own_limit < wanted or wanted + self.reserved_elsewhere(config.storage) > limit:
+        if 0 <= own_limit < wanted or wanted + self._reserved_elsewhere(config.storage) > limit:
             if is_memory:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
@@ -146,5 +159,5 @@ class Capacity:
         total_max = self._config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
         return (
             stream.fast.batches.count < own_max
-            and self.fast_batches() + self.fast_batches_elsewhere() < total_max
+            and self.fast_batches() + self._fast_batches_elsewhere() < total_max
         )

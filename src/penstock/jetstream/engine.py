@@ -21,7 +21,6 @@ from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream import slices, stream_config
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
-from penstock.jetstream.api.waiting import WaitingRequests
 from penstock.jetstream.capacity import Capacity
 from penstock.jetstream.consumer.fair_scheduler import FairScheduler
 from penstock.jetstream.consumer.interest import InterestWatch
@@ -33,6 +32,7 @@ from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.opening import Opening
 from penstock.jetstream.reviews import Reviews
+from penstock.jetstream.shared_state import SharedState
 from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream import rollups, shrinking
@@ -67,7 +67,7 @@ class JetStreamEngine:
     index: the account's subscriptions; the engine adds its own sinks. stores: persists streams. clock:
     returns ns since epoch. new_id: returns an unused id (for consumers and advisories). wake: called when
     there is work for the end of a tick. below: `below(n)` returns a uniform random number in 0..n-1 (for
-    subject transforms).
+    subject transforms). shared: what it shares with the engines of the server's other accounts.
     """
 
     def __init__(
@@ -80,7 +80,9 @@ class JetStreamEngine:
         new_id: Callable[[], str],
         wake: Callable[[], None],
         below: Below = lambda n: 0,
+        shared: SharedState | None = None,
     ) -> None:
+        shared = shared or SharedState()
         self.index = index
         self.stores = stores
         self.config = config
@@ -91,16 +93,16 @@ class JetStreamEngine:
         self.offline: dict[str, str] = {}  # streams that could not be opened, and why
         self.advisories = Advisories(index, clock=clock, new_id=new_id, domain=config.domain)
         self.api_stats = ApiStats(level=config.api_level)
-        self.capacity = Capacity(self)
-        self.describe_client: Callable[[Sink], dict[str, Any] | None] | None = None
-        self.batches = BatchContext(lambda: self.config, abandoned=self.advisories.batch_abandoned)
+        self.capacity = Capacity(self, shared.engines)
+        self.describe_client = shared.describe_client
+        self.batches = BatchContext(lambda: self.config, shared.inflight, self.advisories.batch_abandoned)
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)
         self.wake = wake
         self._below = below
         self.overflow = Overflow(wake)
         self.allowance = rollups.Allowance(rollups.TURN_MESSAGES)
-        self.requests = WaitingRequests()  # replaced by those of the whole server
+        self.requests = shared.requests
         self.group = GroupCommit(self)
         self.containment = Containment(self)
         self.tick = EngineTick(self)
@@ -109,7 +111,7 @@ class JetStreamEngine:
         self.indexing = SubjectIndexing(wake)
         self.slices = Slices(self)
         self.reviews = Reviews(self)
-        self.transfers = Transfers(self)
+        self.transfers = Transfers(self, shared.restore_memory)
         self.sourcing = Sourcing(self)
         self._opening = Opening(self)
         self._api = ApiService(self)
@@ -141,6 +143,10 @@ class JetStreamEngine:
         if self.dirty_streams or self.dirty_consumers or tick.deferred or group.ready:
             tick.apply(self.clock())
         return True
+
+    def configure(self, config: EngineConfig) -> None:
+        """Applies changed limits and options to what comes next; present streams and consumers stay."""
+        self.config = config
 
     def end_pulls(self) -> None:
         """Ends all waiting pull requests before the server stops."""

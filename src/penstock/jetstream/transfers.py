@@ -40,16 +40,21 @@ class RestoreMemory(Struct):
 
     held: int = 0
 
+    def add(self, size: int) -> None:
+        """Counts `size` more bytes; negative: fewer."""
+        self.held += size
+
 
 class Transfers:
     """The snapshots and restores of one engine."""
 
-    def __init__(self, engine: JetStreamEngine) -> None:
+    def __init__(self, engine: JetStreamEngine, memory: RestoreMemory) -> None:
+        """memory: of the whole server."""
         self._engine = engine
+        self._memory = memory
         self._snapshots: dict[str, Snapshot] = {}  # by id
         self._restores: dict[str, Restore] = {}  # by stream, least recently served first
-        self.memory = RestoreMemory()  # replaced by one for the whole server
-        self._held = 0  # this engine's share of that
+        self._held = 0  # this engine's share of `memory`
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
         """Starts a snapshot."""
@@ -59,7 +64,7 @@ class Transfers:
     def has_room(self) -> bool:
         """Whether memory allows another restore."""
         self._count_held()
-        return self.memory.held + ROOM <= HELD_MAX
+        return self._memory.held + ROOM <= HELD_MAX
 
     def add_restore(self, restore: Restore) -> None:
         """Starts a restore."""
@@ -89,7 +94,7 @@ class Transfers:
 
     def _advance_restores(self, now: int) -> None:
         self._count_held()
-        while self.memory.held > HELD_MAX and self._restores:
+        while self._memory.held > HELD_MAX and self._restores:
             largest = max(self._restores.values(), key=lambda restore: restore.held_bytes)
             largest.fail(f"restores hold more than {HELD_MAX} bytes of data that is not stored yet")
             self._drop_done(largest)
@@ -116,7 +121,7 @@ class Transfers:
 
     def _count_held(self) -> None:
         held = sum(restore.held_bytes for restore in self._restores.values())
-        self.memory.held += held - self._held
+        self._memory.add(held - self._held)
         self._held = held
 
     def _snapshot_failed(self, error: Exception, snapshot: Snapshot, *_: object) -> None:
@@ -178,7 +183,5 @@ class Transfers:
 
 def client_of(engine: JetStreamEngine, origin: Sink | None) -> dict[str, Any]:
     """The `client` of an advisory: who sent the request, if known."""
-    client = (
-        engine.describe_client(origin) if engine.describe_client is not None and origin is not None else None
-    )
+    client = engine.describe_client(origin) if origin is not None else None
     return {"client": client} if client else {}

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api.waiting import Queue, WaitingRequests
 from penstock.jetstream.engine import JetStreamEngine
-from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
-from penstock.jetstream.transfers import RestoreMemory
-from penstock.protocol.api import AccountLimits, StorageType
+from penstock.jetstream.shared_state import SharedState
+from penstock.protocol.api import AccountLimits
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
@@ -45,11 +43,11 @@ class EngineFactory:
         self._service = service
         self._wake = wake
         self._new_id = NuidGenerator(_random_below)
-        self._inflight = Inflight()
-        self._restore_memory = RestoreMemory()
-        self._requests = WaitingRequests(self._dropped)
-        options = service.options
-        self._requests.set_limits(options.request_queue_limit, options.info_queue_limit)
+        requests = WaitingRequests(self._dropped)
+        requests.set_limits(service.options.request_queue_limit, service.options.info_queue_limit)
+        self._shared = SharedState(
+            engines=service.running.values(), requests=requests, describe_client=self._describe
+        )
 
     def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStreamEngine:
         """Opens the engine of an account with its stored data. Raises StoreError, OSError."""
@@ -62,32 +60,10 @@ class EngineFactory:
             new_id=self._new_id,
             wake=self._wake,
             below=_random_below,
-        )
-        engine.describe_client = self._describe
-        engine.batches.inflight = self._inflight
-        engine.transfers.memory = self._restore_memory
-        engine.requests = self._requests
-        capacity = engine.capacity
-        capacity.used_elsewhere = partial(self._used_elsewhere, engine)
-        capacity.reserved_elsewhere = lambda storage: sum(
-            one.capacity.reserved(storage) for one in self._others(engine)
-        )
-        capacity.fast_batches_elsewhere = lambda: sum(
-            one.capacity.fast_batches() for one in self._others(engine)
+            shared=self._shared,
         )
         engine.recover(server.clock())
         return engine
-
-    def _used_elsewhere(self, without: JetStreamEngine, storage: StorageType) -> int:
-        used = 0  # a plain loop: runs in every tick that stores something
-        for engine in self._service.running.values():
-            if engine is not without:
-                used += engine.capacity.used(storage)
-        return used
-
-    def _others(self, without: JetStreamEngine) -> list[JetStreamEngine]:
-        """The engines of all other accounts."""
-        return [engine for engine in self._service.running.values() if engine is not without]
 
     def config(self, account: str, limits: AccountJetStream) -> EngineConfig:
         """The configuration of an account's engine."""

@@ -180,7 +180,7 @@ class JetStreamService:
         else:
             self._limits[name] = limits
             if name in self.running:
-                self.running[name].config = self._engine_factory().config(name, limits)
+                self.running[name].configure(self._engine_factory().config(name, limits))
         self._refuse_others()
 
     def _end(self, name: str) -> None:

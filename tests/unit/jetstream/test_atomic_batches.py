@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jetstream.inflight import Inflight
+from penstock.jetstream.shared_state import SharedState
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from tests.support.engine import EngineHarness
@@ -185,16 +186,15 @@ def test_by_default_fifty_batches_of_a_stream_and_a_thousand_of_a_server() -> No
     for n in range(50):
         assert engine.put(f"b{n}", 1) is None
     assert err_code(engine.put("more", 1)) == 10210
-    engine = Atomic()
-    engine.engine.batches.inflight.atomic = 1000  # of other streams, of other accounts
+    of_other_accounts = Inflight(atomic=1000)
+    engine = Atomic(shared=SharedState(inflight=of_other_accounts))
     assert err_code(engine.put("b", 1)) == 10210
 
 
 @pytest.mark.feature("atomic.inflight")
 def test_accounts_share_the_limit_of_the_server_and_give_back_what_they_had() -> None:
     shared = Inflight()
-    one, other = Atomic(batch_inflight_total_max=1), Atomic(batch_inflight_total_max=1)
-    one.engine.batches.inflight = other.engine.batches.inflight = shared
+    one, other = (Atomic(shared=SharedState(inflight=shared), batch_inflight_total_max=1) for _ in range(2))
     assert one.put("b", 1) is None
     assert err_code(other.put("b", 1)) == 10210
     one.api("STREAM.DELETE.S")

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from penstock.jetstream.shared_state import SharedState
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 
@@ -14,9 +15,11 @@ pytestmark = pytest.mark.feature("security.account-limits")
 
 @pytest.mark.parametrize(("storage", "code"), [("memory", 10028), ("file", 10047)])
 def test_what_other_accounts_reserve_is_not_there(storage: str, code: int) -> None:
-    engine = EngineHarness(max_memory=1000, max_storage=1000)
-    engine.engine.capacity.reserved_elsewhere = lambda kind: 700
+    other = EngineHarness()
     config = {"name": "A", "subjects": ["a"], "storage": storage}
+    other.api("STREAM.CREATE.A", {**config, "max_bytes": 700})
+    shared = SharedState(engines=[other.engine])
+    engine = EngineHarness(shared=shared, max_memory=1000, max_storage=1000)
     answer = engine.api("STREAM.CREATE.A", {**config, "max_bytes": 301})
     assert answer["error"]["err_code"] == code
     assert "error" not in engine.api("STREAM.CREATE.A", {**config, "max_bytes": 300})
@@ -50,8 +53,10 @@ def test_what_would_exceed_the_limit_is_refused_and_a_smaller_message_is_not(at_
 def test_a_message_is_refused_where_the_account_or_the_server_is_full(
     settings: dict[str, int], elsewhere: int, code: int
 ) -> None:
-    engine = EngineHarness(**settings)
-    engine.engine.capacity.used_elsewhere = lambda kind: elsewhere
+    other = EngineHarness()
+    other.api("STREAM.CREATE.A", {"name": "A", "subjects": ["a"], "storage": "file"})
+    other.request("a", b"x" * elsewhere)
+    engine = EngineHarness(shared=SharedState(engines=[other.engine]), **settings)
     engine.api("STREAM.CREATE.A", {"name": "A", "subjects": ["a"], "storage": "file"})
     engine.request("a", b"x" * 50)
     assert engine.request("a", b"y")["error"]["err_code"] == code

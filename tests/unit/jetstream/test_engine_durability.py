@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.groupcommit import GroupCommit
+from penstock.jetstream.shared_state import SharedState
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
@@ -37,10 +38,12 @@ class Later:
             InlineExecutor().run(*self.waiting.pop(0))
 
 
-def syncing_engine(tmp_path: Path) -> tuple[Later, FileStore, EngineHarness]:
+def syncing_engine(
+    tmp_path: Path, *, shared: SharedState | None = None
+) -> tuple[Later, FileStore, EngineHarness]:
     later = Later()
     store = FileStore(tmp_path, executor=later)
-    return later, store, EngineHarness(store.account("$G"), sync_always=True)
+    return later, store, EngineHarness(store.account("$G"), shared=shared, sync_always=True)
 
 
 def acks(heard: list[Any]) -> list[Any]:

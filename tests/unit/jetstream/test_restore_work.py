@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jetstream import opening, restore, snapshot, transfers
+from penstock.jetstream.shared_state import SharedState
 from penstock.jetstream.snapshot import pack_consumer
 from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
 from penstock.kernels.consumer.ack_state import AckState
@@ -190,8 +191,8 @@ def test_restores_hold_only_so_much_memory_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(transfers, "HELD_MAX", 8 * 1024 * 1024)
-    js, other = EngineHarness(), EngineHarness()
-    other.engine.transfers.memory = js.engine.transfers.memory
+    memory = transfers.RestoreMemory()
+    js, other = (EngineHarness(shared=SharedState(restore_memory=memory)) for _ in range(2))
     small = begun(other)
     sent(other, small, IDENTIFIER + encode_chunks(state(consumer_count=2) + consumer_entry("C", 0)))
     large = [begun(js, f"S{n}") for n in range(4)]
@@ -201,11 +202,11 @@ def test_restores_hold_only_so_much_memory_together(
     assert [js.engine.transfers.is_restoring(f"S{n}") for n in range(4)] == [True, True, False, True]
     assert other.engine.transfers.is_restoring("S")
     assert "restores hold more than 8388608 bytes" in caplog.text
-    assert js.engine.transfers.memory.held <= transfers.HELD_MAX
+    assert memory.held <= transfers.HELD_MAX
     assert js.api("STREAM.RESTORE.T", {"config": {"name": "T"}, "state": {}})["error"]["err_code"] == 10023
     js.engine.transfers.stop()
     other.engine.transfers.stop()
-    assert js.engine.transfers.memory.held == 0
+    assert memory.held == 0
 
 
 PENDING = 20_000

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
+from penstock.jetstream.shared_state import SharedState
 from penstock.jetstream.stream import fast_batches as fast
 from penstock.jetstream.stream.fast_batches import BACKLOG_BYTES, FLOW_SHARED, flow_limit
 from penstock.kernels.wire.dispatch import publish
@@ -487,6 +489,24 @@ def test_so_many_batches_a_stream_and_a_server() -> None:
     }
     made[0].ask(2, EOB)
     assert "error" not in FastPublisher(harness, "more", subject="B.x").ask(1, START)[0]
+
+
+@pytest.mark.feature("fast-ingest.inflight")
+def test_batches_of_other_accounts_count_against_the_limit_of_the_server() -> None:
+    engines: list[JetStreamEngine] = []
+    harnesses = [
+        EngineHarness(shared=SharedState(engines=engines), batch_inflight_total_max=2) for _ in range(2)
+    ]
+    engines += [harness.engine for harness in harnesses]
+    for harness in harnesses:
+        harness.create("S", "s.>", allow_batched=True, storage="memory")
+    one, other = harnesses
+    first = FastPublisher(one, "a1")
+    assert "error" not in first.ask(1, START)[0]
+    assert "error" not in FastPublisher(other, "b1").ask(1, START)[0]
+    assert code(FastPublisher(other, "b2").ask(1, START)) == 10211
+    first.ask(2, EOB)
+    assert "error" not in FastPublisher(other, "b2").ask(1, START)[0]
 
 
 @pytest.mark.feature("fast-ingest.inflight")

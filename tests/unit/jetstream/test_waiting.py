@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.api.waiting import Queue, WaitingRequests
+from penstock.jetstream.shared_state import SharedState
 from penstock.jetstream.stream import overflow
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
@@ -114,10 +115,10 @@ def test_the_request_that_fills_a_queue_is_dropped_with_all_that_wait_in_it() ->
 
 
 def test_requests_that_wait_for_the_disk_are_counted(tmp_path: Path) -> None:
-    later, store, js = syncing_engine(tmp_path)
     dropped: list[tuple[Queue, int]] = []
-    js.engine.requests = WaitingRequests(lambda queue, count: dropped.append((queue, count)))
-    js.engine.requests.set_limits(0, 2)
+    requests = WaitingRequests(lambda queue, count: dropped.append((queue, count)))
+    requests.set_limits(0, 2)
+    later, store, js = syncing_engine(tmp_path, shared=SharedState(requests=requests))
     js.create("A", "a")
     later.drain()
     heard = js.listen(b"got.*")

@@ -28,6 +28,7 @@ from penstock.jetstream.api import (
 )
 from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint
 from penstock.jetstream.api.waiting import queue_of
+from penstock.jetstream.transfers import client_of
 from penstock.kernels.log.queries import DirectGets
 from penstock.kernels.wire.dispatch import publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
@@ -202,10 +203,7 @@ class ApiService:
         if not advisories.wanted("API"):
             return
         fields: dict[str, Any] = {"server": self._engine.config.server_name}
-        describe = self._engine.describe_client
-        client = describe(request.origin) if describe is not None and request.origin is not None else None
-        if client:
-            fields["client"] = client
+        fields |= client_of(self._engine, request.origin)
         fields["subject"] = request.subject.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if request.payload:
             fields["request"] = request.payload.decode("utf-8", "replace")
