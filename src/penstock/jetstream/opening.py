@@ -139,12 +139,13 @@ def _written(stream: StreamReplica, steps: Generator[int, None, None]) -> Genera
     """Writes the notes of what the steps remove while they go on: those of a million messages take a tenth of
     a second."""
     log, noted = stream.log, stream.log.messages
-    for work in steps:
-        if noted - log.messages >= NOTED_REMOVALS:  # (its `removals` does not count those by acks)
-            stream.store.write()
-            noted = log.messages
-        noted = max(noted, log.messages)
-        yield work
+    with stream.store.removing():
+        for work in steps:
+            if noted - log.messages >= NOTED_REMOVALS:  # (its `removals` does not count those by acks)
+                stream.store.write()
+                noted = log.messages
+            noted = max(noted, log.messages)
+            yield work
 
 
 def _reason(error: Exception, where: str) -> str:
