@@ -16,9 +16,12 @@ from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream import publish_checks as ingest
 from penstock.jetstream.stream import stream_replica as stream
 from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.kernels.ingest import ingest as ingest_kernel
+from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.log import records
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
+from penstock.protocol import headers
 from penstock.protocol.api import ApiConsumerConfig
 from penstock.store import blocks, files, recovery
 from penstock.store.disk import Disk
@@ -178,6 +181,23 @@ def message_ids_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stream, "recover_ids", lambda *_: iter(()))
 
 
+def ids_found_past_their_window(patch: pytest.MonkeyPatch) -> None:
+    """Message ids count ten times as long as the stream's window."""
+    patch.setattr(stream, "MessageIds", lambda window_ns: MessageIds(10 * window_ns))
+
+
+def recovered_ids_of_the_next_message(patch: pytest.MonkeyPatch) -> None:
+    """Recovery gives the id of a message to the one that follows it."""
+
+    def shifted(ids: MessageIds, log: StreamLog, now: int) -> Iterator[int]:
+        for seq, ts, value in ingest_kernel.scan_headers(log, headers.MSG_ID.encode(), 0, 1 << 30)[0]:
+            if ts > now - ids.window_ns:
+                ids.add(value, seq + 1, ts)
+        return iter(())
+
+    patch.setattr(stream, "recover_ids", shifted)
+
+
 def pending_dropped_by_an_update(patch: pytest.MonkeyPatch) -> None:
     """An update of a consumer gives up what came as often as it allows, not waiting for the acks."""
     update = ConsumerReplica.update
@@ -216,5 +236,7 @@ STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (work_overtakes_the_sync, "sequence", 94000171),
     (marker_past_the_limit, "limits", 20006861),
     (message_ids_forgotten_in_a_crash, "no duplicate", 1),
+    (ids_found_past_their_window, "duplicates", 30),
+    (recovered_ids_of_the_next_message, "duplicates", 1),
     (pending_dropped_by_an_update, "until acked", 42),
 ]

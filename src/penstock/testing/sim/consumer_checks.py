@@ -139,7 +139,8 @@ class ConsumerRecord:
             require(payload == held.payload, "delivered", f"{where} came as {payload!r}, is {held}")
         # Pending messages are redelivered whatever the filters are now, and so are messages that were parked
         # when they changed.
-        wanted = seq in self.delivered or self.wants(held.subject) or (self.had_keys and self.rewired)
+        parked = self.had_keys and (self.rewired or (self.was_removed and seq <= self.recovered))
+        wanted = seq in self.delivered or self.wants(held.subject) or parked
         require(wanted, "delivered", f"{where}: {held.subject} is not of {self.filters}")
         if seq in self.confirmed or seq in self.settled:
             raise Violation("acks stay", f"{where} was acked and came again")

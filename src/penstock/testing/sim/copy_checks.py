@@ -118,9 +118,7 @@ class Copies(Feature):
         if ident == about.ident and about.seq <= seq:
             raise Violation("exactly once", f"{where} came after {seq}")
         self._check_written(source.name, about.seq, about.ident)
-        first = self.record.ids.get(headers.value_of(held.header, headers.MSG_ID) or b"")
-        if first is not None and first[0] in self.record.live and held.ts - first[1] < self.record.window_ns:
-            raise Violation("no duplicate", f"{where} has the message id of {first}")
+        self.record.check_id(headers.value_of(held.header, headers.MSG_ID) or b"", held)
         self._upto[about.key] = (about.seq, about.ident)
         self._stood.setdefault(about.key, {})[held.seq - 1] = (about.seq - 1, about.ident)
         self._came.add((about.key, about.seq, about.ident))

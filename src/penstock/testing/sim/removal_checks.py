@@ -78,6 +78,8 @@ class Removals:
             unknown = world.meet_unknown(stream, consumer.name)
             unknown.was_removed = True
             unknown.recovered = consumer.state.delivered_stream
+            # Several of a key may have been in flight when keys were configured, or since a power failure.
+            unknown.twice_in_flight = set(unknown.delivered)
             return
         world.consumers[known.key] = known
         known.judge(consumer, world.streams[stream], power=True, always=True)

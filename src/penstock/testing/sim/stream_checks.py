@@ -12,7 +12,7 @@ counters must be correct. At a crash it knows which of the states it saw must ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -136,7 +136,8 @@ class StreamRecord:
         self.ever: dict[int, int] = {}  # tag by sequence, of all messages ever seen
         self.seq_of: dict[int, int] = {}  # sequence by tag
         self.acked: dict[int, int] = {}  # tag by sequence, of this incarnation
-        self.ids: dict[bytes, tuple[int, int]] = {}  # message ids: (sequence, time) of the first
+        # Message ids: time by sequence. After the window was extended, an id may occur twice in it.
+        self.ids: dict[bytes, dict[int, int]] = {}
         self.window_ns = config.duplicate_window
         self.asked: list[tuple[str, Any]] = []  # removals requested in this tick
         self.published: dict[int, SimPublish] = {}  # in this tick
@@ -245,10 +246,14 @@ class StreamRecord:
         present = self.seq_of.get(held.tag)
         if present is not None and present != held.seq and present in self.live:
             raise Violation("no duplicate", f"{self.name}: publish {held.tag} is {present} and {held.seq}")
-        first = self.ids.get(publish.msg_id) if publish.msg_id else None
-        if first is not None and first[0] in self.live and held.ts - first[1] < self.window_ns:
-            raise Violation("no duplicate", f"{self.name}: {held} has the message id of {first}")
+        self.check_id(publish.msg_id, held)
         self._note(held)
+
+    def check_id(self, msg_id: bytes, held: Held) -> None:
+        """Checks that no message in the window of a new one has its id."""
+        for seq, ts in self.ids.get(msg_id, {}).items():
+            if seq in self.live and held.ts - ts < self.window_ns:
+                raise Violation("no duplicate", f"{self.name}: {held} has the message id of {seq}")
 
     def _note(self, held: Held) -> None:
         if self.acked.get(held.seq, held.tag) != held.tag:
@@ -257,7 +262,7 @@ class StreamRecord:
         self.seq_of[held.tag] = held.seq
         msg_id = headers.value_of(held.header, headers.MSG_ID) if held.header else None
         if msg_id:
-            self.ids[msg_id] = (held.seq, held.ts)
+            self.ids.setdefault(msg_id, {})[held.seq] = held.ts
 
     # --- why messages go
 
@@ -434,7 +439,7 @@ class StreamRecord:
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq in self.live}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq in self.live}
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
-        self.ids = {msg_id: first for msg_id, first in self.ids.items() if first[0] in self.live}
+        self._keep_ids(lambda msg_id, seq: seq in self.live)
         self.tags = set(self.seq_of)
 
     # --- answers to publishes
@@ -442,17 +447,14 @@ class StreamRecord:
     def ack(self, publish: SimPublish, seq: int, duplicate: bool, now: int) -> None:
         """Checks a pub ack."""
         if duplicate:
-            first = self.ids.get(publish.msg_id)
+            stored = self.ids.get(publish.msg_id, {})
             unseen = seq not in self.ever and seq <= self.last_seq
-            # After the window was extended, an id may occur twice; either sequence is valid.
-            held = self.live.get(seq)
-            is_earlier = (
-                held is not None
-                and now - held.ts < self.config.duplicate_window
-                and headers.value_of(held.header, headers.MSG_ID) == publish.msg_id
-            )
-            if not unseen and not is_earlier and (first is None or first[0] != seq):
-                raise Violation("duplicates", f"{self.name}: {publish.tag} is no duplicate of {seq}: {first}")
+            # The id of a removed message counts as long as that of another one.
+            window_ns = max(self.config.duplicate_window, self.config_before.duplicate_window)
+            if not unseen and not (seq in stored and now - stored[seq] < window_ns):
+                raise Violation(
+                    "duplicates", f"{self.name}: {publish.tag} is no duplicate of {seq}: {stored}"
+                )
             return
         self.promise(publish, seq, now)
         if publish.expect is not None:
@@ -469,7 +471,7 @@ class StreamRecord:
             self.ever[seq] = publish.tag  # came and went within the tick
             self.seq_of[publish.tag] = seq
             if publish.msg_id:
-                self.ids[publish.msg_id] = (seq, now)
+                self.ids.setdefault(publish.msg_id, {})[seq] = now
         elif known != publish.tag:
             raise Violation("acks", f"{self.name}: {publish.tag} is acked as {seq}, which is {known}")
         self.acked[seq] = publish.tag
@@ -592,7 +594,7 @@ class StreamRecord:
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= opened}
         # A marker of the recovery may have the sequence of an unwritten publish.
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if self._is_at(tag, seq)}
-        self.ids = {msg_id: first for msg_id, first in self.ids.items() if self._may_have(msg_id, first[0])}
+        self._keep_ids(lambda msg_id, seq: seq <= opened and self._may_have(msg_id, seq))
         for held in self.live.values():
             if held.tag:
                 self._note(held)
@@ -607,10 +609,18 @@ class StreamRecord:
         return held is not None and held.tag == tag
 
     def _may_have(self, msg_id: bytes, seq: int) -> bool:
-        """Whether the message of a sequence may have had the id, after a crash. An unwritten message may have
-        left its sequence to another one."""
+        """Whether the message of a sequence on disk may have had the id, after a crash. An unwritten message
+        may have left its sequence to another one."""
         held = self.live.get(seq)
-        return seq <= self.last_seq and (held is None or _msg_id_of(held) == msg_id)
+        return held is None or _msg_id_of(held) == msg_id
+
+    def _keep_ids(self, keeps: Callable[[bytes, int], bool]) -> None:
+        """Forgets the other ids."""
+        kept = {
+            msg_id: {seq: ts for seq, ts in stored.items() if keeps(msg_id, seq)}
+            for msg_id, stored in self.ids.items()
+        }
+        self.ids = {msg_id: stored for msg_id, stored in kept.items() if stored}
 
 
 def _msg_id_of(held: Held) -> bytes | None:
