@@ -291,10 +291,7 @@ class ConsumerRecord:
             )
         pending = {seq for seq, _, _, _ in state.pending()}
         if power:
-            # Its state may have been written before the removals that it reflects.
-            back = (self.passed | record.came_back) - pending
-            self.passed = {one for one in back if one <= state.delivered_stream}
-            self.twice_in_flight = (self.twice_in_flight | record.came_back) & pending_of(consumer).keys()
+            self.note_restored(consumer, record)
         if self.policy == "explicit":
             for seq in pending:
                 if seq in self.settled and seq in record.live:
@@ -311,6 +308,13 @@ class ConsumerRecord:
         if self.policy == "none":
             self.settled = {seq for seq in self.settled if seq <= state.delivered_stream}
         self.adopt(consumer)
+
+    def note_restored(self, consumer: ConsumerReplica, record: StreamRecord) -> None:
+        """Handles messages whose removal was lost: the consumer's state may have been written since."""
+        state = consumer.state
+        back = (self.passed | record.came_back) - {seq for seq, _, _, _ in state.pending()}
+        self.passed = {one for one in back if one <= state.delivered_stream}
+        self.twice_in_flight = (self.twice_in_flight | record.came_back) & pending_of(consumer).keys()
 
     def adopt(self, consumer: ConsumerReplica) -> None:
         """Adopts the server's state."""

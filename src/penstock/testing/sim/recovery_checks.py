@@ -102,6 +102,7 @@ def _judge_consumers(world: Simulator, in_flight: set[tuple[str, str]], *, power
             known.settled.clear()
             known.confirmed.clear()
             known.floor = known.kept_floor = 0
+            known.note_restored(consumer, world.streams[key[0]])
             known.adopt(consumer)
         elif consumer.created != known.created:
             require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
