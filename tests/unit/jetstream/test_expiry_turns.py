@@ -17,6 +17,7 @@ from penstock.jetstream.stream.retention import (
     REMOVAL_WORK,
     SWEEP_WORK,
 )
+from penstock.jetstream.stream.stream_replica import ID_WORK
 from penstock.jetstream.stream.ttl import MessageTtls
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.wire.dispatch import publish
@@ -182,6 +183,21 @@ def test_messages_expire_in_order_while_a_sweep_goes_on() -> None:
         if log.next_seq(seq) == seq:
             found.append(seq)
     assert found == expected
+
+
+def test_message_ids_that_leave_the_window_together_go_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tick, "EXPIRY_WORK", 100 * ID_WORK)
+    js = EngineHarness()
+    js.create("S", "S.>", duplicate_window=SECOND, max_age=5 * SECOND)
+    for n in range(MANY):
+        publish(js.index, b"S.x", b"", headers.build([(headers.MSG_ID, f"id{n}")]), b"x")
+    js.tick()
+    ids, left = js.engine.streams["S"].ids, MANY
+    for _ in ticks_at(js, START_NS + 2 * SECOND):
+        assert left - 102 <= len(ids) <= left
+        left = len(ids)
+    assert left == 0 and js.engine.streams["S"].log.messages == MANY
+    assert [*ticks_at(js, DUE)][-1] == 0
 
 
 def test_schedules_that_are_due_together_have_turns(monkeypatch: pytest.MonkeyPatch) -> None:

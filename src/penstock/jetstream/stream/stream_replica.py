@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
 NO_LIMITS = PlainLimits()
 SCHEDULE_WORK = 32 * 1024  # the cost of a scheduled message, in the units of slices.py
+ID_WORK = 64  # ... and of dropping a message id
 
 
 def _no_chance(n: int) -> int:
@@ -502,17 +503,16 @@ class StreamReplica:
     def expire(self, now: int, work: int = sys.maxsize) -> int:
         """Expires message ids and messages, and stores scheduled messages.
 
-        The last two stop after `work` units (of slices.py), or little more; if anything may be left, the
-        stream is due again at once. A crash in between is harmless: recovery expires the rest. Returns the
-        work done.
+        Each stops after `work` units (of slices.py), or little more; if anything may be left, the stream is
+        due again at once. A crash in between is harmless: recovery expires the rest. Returns the work done.
         """
-        self.ids.prune(now)
+        done = self.ids.prune(now, work // ID_WORK + 1) * ID_WORK
         self.fast.expire(now)
         self.atomic.expire(now)
         if self.config.sealed:
-            return 0
+            return done
         self._now = now
-        done = self.expiry.run(self.config.max_age, now, work)
+        done += self.expiry.run(self.config.max_age, now, work - done)
         done += self._run_schedules(now, work - done)
         self.is_behind = done >= work
         return done

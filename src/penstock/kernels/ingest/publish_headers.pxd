@@ -82,6 +82,7 @@ cdef class MessageIds:
     cdef uint64_t seed
     cdef char* last                 # the id of the last message stored
     cdef size_t last_size, last_capacity
+    cdef int64_t forgotten          # ids stored up to this time (ns) are not found, dropped or not
     # The sequence under an id within the window before `now`, or 0.
     cdef uint64_t seq_of(self, const char* id, size_t n, int64_t now) except? 0
     # Adds an id that seq_of() has not found. ts must not be earlier than the previous one.
@@ -97,4 +98,4 @@ cdef class MessageIds:
     cdef void _insert(self, uint64_t place, uint32_t h) noexcept
     cdef void _empty(self, size_t slot) noexcept
     cdef int _shrink(self) except -1
-    cpdef int prune(self, int64_t now) except -1
+    cpdef Py_ssize_t prune(self, int64_t now, Py_ssize_t most=*) except -1

@@ -26,11 +26,12 @@ class MessageIds:
         A known id keeps its sequence.
         """
 
-    def prune(self, now: int) -> int:
-        """Drops ids older than the window."""
+    def prune(self, now: int, most: int = ...) -> int:
+        """Forgets ids older than the window. Drops up to `most` of those, and returns how many; the next
+        calls drop the rest."""
 
     def resize(self, window_ns: int, now: int) -> None:
-        """Changes the window; drops ids older than the new one."""
+        """Changes the window; forgets ids older than the new one, and drops up to 8,192 of those."""
 
     def next_deadline(self) -> int | None:
         """When (ns) to call prune(), somewhat after the oldest id expires; None without ids."""

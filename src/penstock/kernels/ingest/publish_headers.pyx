@@ -25,7 +25,7 @@ Rejected: a dict and a queue of Python objects (260 bytes and 0.3 us per id); co
 log (the message may be removed while its id still counts).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
@@ -265,6 +265,8 @@ cdef enum:
     EMPTY = 0xFFFFFFFF              # also the modulus of slots, so that no slot has this value
     NO_SLOT = 0xFFFFFFFFFFFFFFFF
     SPAN_MAX = 0x7FFFFFFF8          # bytes between head and tail; a slot is unambiguous within this range
+    LOOKUP_DROPS = 8                # expired ids that one lookup drops; a steady stream has no more
+    RESIZE_DROPS = 8192             # ... and a change of the window: about 1 ms
     PRUNE_DELAY_SHIFT = 4           # ids may stay for the window >> this longer than needed
 
 
@@ -281,6 +283,7 @@ cdef class MessageIds:
         self.window_ns = window_ns
         # Python's hash is seeded per process, so that a client cannot construct ids that collide.
         self.seed = <uint64_t>hash(b"penstock.messageids")
+        self.forgotten = INT64_MIN
 
     def __dealloc__(self):
         free(self.arena)
@@ -294,7 +297,7 @@ cdef class MessageIds:
         if self.count == 0:
             return 0
         if self._at(self.head).ts <= now - self.window_ns:
-            self.prune(now)
+            self.prune(now, LOOKUP_DROPS)
             if self.count == 0:
                 return 0
         slot = self._slot(id, n, <uint32_t>xxh64(id, n, self.seed))
@@ -357,23 +360,27 @@ cdef class MessageIds:
     def last_id(self, bytes msg_id not None):
         self.set_last(PyBytes_AS_STRING(msg_id), <size_t>PyBytes_GET_SIZE(msg_id))
 
-    cpdef int prune(self, int64_t now) except -1:
-        """Drops ids older than the window."""
+    cpdef Py_ssize_t prune(self, int64_t now, Py_ssize_t most=INT64_MAX) except -1:
         cdef int64_t cutoff = now - self.window_ns
         cdef IdEntry* entry
-        while self.count:
+        cdef Py_ssize_t dropped = 0
+        if cutoff > self.forgotten:
+            self.forgotten = cutoff
+        while self.count and dropped < most:
             entry = self._at(self.head)
-            if entry.ts > cutoff:
+            if entry.ts > self.forgotten:
                 break
             self._empty(self._slot_of_place(self.head, entry.hash))
             self.head += entry_size(entry.size)
             self.count -= 1
-        return self._shrink()
+            dropped += 1
+        self._shrink()
+        return dropped
 
     def resize(self, int64_t window_ns, int64_t now):
         """Changes the window; drops ids older than the new one."""
         self.window_ns = window_ns
-        self.prune(now)
+        self.prune(now, RESIZE_DROPS)
 
     def next_deadline(self):
         """When (ns) to call prune(); None without ids.
@@ -413,7 +420,10 @@ cdef class MessageIds:
             return <size_t>NO_SLOT
         while self.table[at] != <uint32_t>EMPTY:
             entry = self._at(self._place(self.table[at]))
-            if entry.hash == h and entry.size == n and memcmp(<char*>entry + sizeof(IdEntry), id, n) == 0:
+            if (
+                entry.hash == h and entry.size == n and entry.ts > self.forgotten
+                and memcmp(<char*>entry + sizeof(IdEntry), id, n) == 0
+            ):
                 return at
             at = (at + 1) & mask
         return <size_t>NO_SLOT
