@@ -57,6 +57,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     Args:
         ingress: its parser takes the input; the out buffer of its sink holds the output.
         watch: observes the connection while it is backlogged.
+        handler: interprets control frames.
         kind: transport as named by monitoring, "nats" or "websocket".
         forwarded_for: client address claimed by the HTTP request, for log lines only; "" = none.
     """
@@ -90,7 +91,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     buffer_updated: Callable[..., None]
 
     def __init__(
-        self, ingress: Ingress, watch: BacklogWatch, *, kind: str = "nats", forwarded_for: str = ""
+        self,
+        ingress: Ingress,
+        watch: BacklogWatch,
+        handler: Handler,
+        *,
+        kind: str = "nats",
+        forwarded_for: str = "",
     ) -> None:
         ingress.sink.stall_threshold = watch.eager_bytes
         ingress.sink.pending_max = watch.max_pending
@@ -99,7 +106,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._out = ingress.sink.out
         self._watch = watch
         self._transport: asyncio.Transport | None = None
-        self._handler: Handler | None = None
+        self._handler = handler
         self._backlogged = False
         self._stalled = False
         self._input_paused = False
@@ -107,6 +114,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._lost: CloseReason | None = None  # reason of a closed socket whose input is not yet processed
         self._grace: asyncio.TimerHandle | None = None
         self._written = 0
+        ingress.on_control = handler.control
         ingress.on_fed_slow = self._on_fed_slow
         ingress.on_wait = self.wait_turn
         ingress.trigger = watch.trigger
@@ -121,24 +129,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.forwarded_for = forwarded_for
         self.peer: tuple[str, int] = ("", 0)
 
-    def attach(self, handler: Handler) -> None:
-        """Sets the handler. Must be called before the socket is connected."""
-        self._handler = handler
-        self._ingress.on_control = handler.control
-
     def use(self, transport: asyncio.Transport) -> None:
         """Reads and writes through this transport from now on: the layer below it was removed."""
         self._transport = transport
         self._go_straight_to_socket(transport)
 
-    @property
-    def active(self) -> bool:
-        """Whether anything was read since this was set to False."""
-        return self._ingress.active
+    def set_peer(self, peer: tuple[str, int]) -> None:
+        """Sets the client's address, where the socket's is that of a proxy."""
+        self.peer = peer
 
-    @active.setter
-    def active(self, value: bool) -> None:
-        self._ingress.active = value
+    def take_activity(self) -> bool:
+        """Whether anything was read since the last call."""
+        return self._ingress.take_activity()
 
     @property
     def max_payload(self) -> int:
@@ -207,7 +209,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         if peer:
             self.peer = (peer[0], peer[1])
         self._go_straight_to_socket(self._transport)
-        assert self._handler is not None
         self._handler.connected()
 
     def eof_received(self) -> bool:
@@ -293,8 +294,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def count_slow(self) -> None:
         """Reports a receiver that missed its write deadline and stays open."""
-        if self._handler is not None:
-            self._handler.fell_behind()
+        self._handler.fell_behind()
 
     def abort(self, reason: CloseReason) -> None:
         """Closes at once and drops pending output."""
@@ -399,5 +399,4 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close_reason = reason
         self._sink.closed = True
         self._sink.drained()
-        assert self._handler is not None
         self._handler.closed(self.close_reason)

@@ -40,6 +40,10 @@ class Account:
         """
         self.mapper = SubjectMapper(lambda subject: mappings.decide(subject, below))
 
+    def drop_mappings(self) -> None:
+        """Maps no subjects of clients that join the account from now on."""
+        self.mapper = None
+
     def publish(self, subject: bytes, payload: bytes, *, reply: bytes = b"", header: bytes = b"") -> int:
         """Publishes a message of the server itself; returns the number of receivers."""
         return publish(self.index, subject, reply, header, payload)
@@ -61,5 +65,5 @@ class Account:
 
     def unsubscribe(self, subscription: SinkSubscription) -> None:
         """Removes a subscription; it receives no further messages."""
-        subscription.closed = True
+        subscription.close()
         self.index.remove(subscription)

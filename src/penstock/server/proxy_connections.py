@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from penstock.server.session import Session
 
 
-def behind_proxy(
-    inner: ServerConnection | TlsLayer, connection: ServerConnection, session: Session
-) -> ProxyLayer:
+def behind_proxy(inner: ServerConnection | TlsLayer, session: Session) -> ProxyLayer:
     """The protocol object of a new socket; `inner` is the one that would serve it without a proxy."""
-    session.is_peer_known = False
+    connection = session.connection
 
     def known(header: ProxyHeader) -> None:
-        session.is_peer_known = True
-        if header.source is not None:
-            session.set_peer(header.source)
+        session.on_proxy_header(header.source)
 
     def refused(text: str) -> None:
         host, port = connection.peer

@@ -81,7 +81,7 @@ def apply_options(server: Server, fresh: ServerOptions, served: logs.ServedLog |
         prepared = _prepare(server, changed, fresh, served)
     except (ConfigError, ServerError, OSError) as error:
         raise _refused(server, error) from error
-    server.options = fresh
+    server.use_options(fresh)
     for commit in prepared:
         commit()
     applied: list[Callable[[Server], None]] = []
@@ -174,10 +174,7 @@ def _directive(name: str) -> str:
 
 def _authorization(server: Server) -> None:
     account_setup.renew(server)
-    server.authenticator = server.new_authenticator()
-    server.callout = server.new_callout()
-    if server.websockets is not None:
-        server.websockets.authenticator = server.websockets.new_authenticator()
+    server.renew_login()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
     account_setup.close_excess(server)
@@ -194,9 +191,7 @@ def _logging(server: Server) -> None:
 
 def _parsers(server: Server) -> None:
     for session in server.sessions.values():
-        parser = session.ingress.parser
-        parser.max_control_line = server.options.max_control_line
-        parser.max_payload = session.payload_limit()
+        session.update_limits()
 
 
 def _connections(server: Server) -> None:
@@ -267,18 +262,7 @@ def _nothing() -> None:
 
 
 def _tls(server: Server, fresh: ServerOptions) -> Prepared:
-    """Loads the files again, even if their names are unchanged: new handshakes use them."""
-    encryption = server.open_encryption(fresh)
-
-    def commit() -> None:
-        server.encryption = encryption
-        if encryption is not None:
-            for session in [one for one in server.sessions.values() if encryption.refuses(one)]:
-                session.close(CloseReason.TLS_HANDSHAKE_FAILURE)
-        if server.monitor is not None and fresh.tls is not None:
-            server.monitor.renew_certificate(fresh.tls)
-
-    return commit, _nothing
+    return server.prepared_encryption(fresh), _nothing
 
 
 def _websocket(server: Server, fresh: ServerOptions) -> Prepared:

@@ -21,12 +21,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from msgspec import structs
 
 from penstock.errors import ConfigError, ServerError
-from penstock.kernels.wire.dispatch import ClientSink
-from penstock.kernels.wire.frames import FrameParser
-from penstock.kernels.wire.ingress import Ingress
 from penstock.net import sockets
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.listener import Listener
@@ -352,7 +348,7 @@ class Server:
             self.log.error("maximum connections exceeded")
             return False
         self.sessions[session.cid] = session
-        self.totals.connections += 1
+        self.totals.count_connection()
         return True
 
     def has_room(self, account: str, new_session: Session) -> bool:
@@ -377,7 +373,7 @@ class Server:
 
     def count_stale(self) -> None:
         """Counts a session that is closed because it does not answer pings."""
-        self.totals.stale_connections += 1
+        self.totals.count_stale()
 
     def info_line(self, session: Session, *, connect_info: bool = False, leaving: bool = False) -> bytes:
         """INFO for one client. `connect_info`: add the account, after CONNECT. `leaving`: add `ldm`, so that
@@ -402,6 +398,32 @@ class Server:
         return b"INFO " + msgspec.json.encode(info) + b" \r\n"
 
     # -- for a reload
+
+    def use_options(self, options: ServerOptions) -> None:
+        """Puts other options in effect. What was derived from them is renewed by its own methods."""
+        self.options = options
+
+    def renew_login(self) -> None:
+        """Checks logins by the current options from now on."""
+        self.authenticator = self.new_authenticator()
+        self.callout = self.new_callout()
+        if self.websockets is not None:
+            self.websockets.renew_authenticator()
+
+    def prepared_encryption(self, options: ServerOptions) -> Callable[[], None]:
+        """Returns a function that applies the TLS of these options to new handshakes, and closes clients
+        that it would refuse. Reads the files now, even if their names are unchanged. Raises ConfigError."""
+        encryption = self.open_encryption(options)
+
+        def commit() -> None:
+            self.encryption = encryption
+            if encryption is not None:
+                for session in [one for one in self.sessions.values() if encryption.refuses(one)]:
+                    session.close(CloseReason.TLS_HANDSHAKE_FAILURE)
+            if self.monitor is not None and options.tls is not None:
+                self.monitor.renew_certificate(options.tls)
+
+        return commit
 
     def renew_info(self, *, notify: bool) -> None:
         """Rebuilds INFO from the current options. `notify`: send it to clients that accept INFO at any
@@ -431,7 +453,7 @@ class Server:
         assert self._watch is not None
         self._watch.set_bounds(backlog_bounds(self.options))
         for session in self.sessions.values():
-            session.sink.pending_max = self.options.max_pending
+            session.sink.bound(self.options.max_pending)
 
     def write_ports(self, directory: str) -> None:
         """Writes the ports file; "" = none. Raises ServerError."""
@@ -454,20 +476,20 @@ class Server:
         return Encryption(options.tls, plain_allowed=options.allow_non_tls)
 
     def _accept(self) -> ServerConnection | TlsLayer | ProxyLayer:
-        connection, session = self._new_session()
+        session = self._new_session(awaits_proxy=self.options.proxy_protocol)
+        connection = session.connection
         outer = connection if self.encryption is None else self.encryption.wrap(connection, session)
         if self.options.proxy_protocol:
             from penstock.server.proxy_connections import behind_proxy  # few servers are behind proxies
 
-            return behind_proxy(outer, connection, session)
+            return behind_proxy(outer, session)
         return outer
 
     def accept_websocket(self, given: dict[str, str], forwarded_for: str) -> ServerConnection:
         """The connection of a WebSocket client after its handshake. `given`: fields of CONNECT that apply
         until the client sends them; `forwarded_for`: claimed client address, for log lines."""
-        connection, session = self._new_session("websocket", forwarded_for)
-        session.options = structs.replace(session.options, **given)
-        return connection
+        session = self._new_session(kind="websocket", forwarded_for=forwarded_for, given=given)
+        return session.connection
 
     def auth_timeout_ns_of(self, kind: str) -> int:
         """Time limit for CONNECT of clients of this kind, ns."""
@@ -486,18 +508,12 @@ class Server:
         own = self.websockets.authenticator if kind == "websocket" and self.websockets is not None else None
         return own or self.authenticator
 
-    def _new_session(self, kind: str = "nats", forwarded_for: str = "") -> tuple[ServerConnection, Session]:
+    def _new_session(self, **about: Any) -> Session:
         assert self._tick is not None
         assert self._watch is not None
-        options = self.options
-        sink = ClientSink(self._tick.dirty_sinks)
-        ingress = Ingress(sink, parser=FrameParser(options.max_control_line, options.max_payload))
-        connection = ServerConnection(ingress, self._watch, kind=kind, forwarded_for=forwarded_for)
-        session = Session(self, self._next_cid, connection, ingress)
+        session = Session(self, self._next_cid, self._tick.dirty_sinks, self._watch, **about)
         self._next_cid += 1
-        sink.owner = session
-        connection.attach(session)
-        return connection, session
+        return session
 
     async def _listen(self) -> None:
         options = self.options

@@ -15,7 +15,7 @@ Violations by known verbs are only logged, because the official server closes th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,9 +24,11 @@ from msgspec import structs
 
 from penstock import faults
 from penstock.errors import ProtocolError
-from penstock.kernels.wire.frames import Op, ParseError, PyFrame
+from penstock.kernels.wire.dispatch import ClientSink
+from penstock.kernels.wire.frames import FrameParser, Op, ParseError, PyFrame
 from penstock.kernels.wire.ingress import Ingress
-from penstock.kernels.wire.sinks import SinkSubscription
+from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
+from penstock.net.backlog import BacklogWatch
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection
 from penstock.server.auth.authenticator import Authenticator, Identity
@@ -63,27 +65,43 @@ class Session:
     Args:
         server: options, accounts, log, clock.
         cid: connection number, unique while the server runs.
-        connection: its socket.
-        ingress: its compiled parser, publisher state and sink.
+        dirty_sinks: the sinks with output for the end of the tick.
+        watch: observes connections whose receivers are slow.
+        kind: "nats" or "websocket".
+        forwarded_for: client address claimed by the HTTP request, for log lines only; "" = none.
+        given: fields of CONNECT that apply until the client sends them.
+        awaits_proxy: whether a PROXY header with the client's address comes first.
     """
 
-    def __init__(self, server: Server, cid: int, connection: ServerConnection, ingress: Ingress) -> None:
+    def __init__(
+        self,
+        server: Server,
+        cid: int,
+        dirty_sinks: DirtyList,
+        watch: BacklogWatch,
+        *,
+        kind: str = "nats",
+        forwarded_for: str = "",
+        given: Mapping[str, str] | None = None,
+        awaits_proxy: bool = False,
+    ) -> None:
         self.server = server
         self.cid = cid
-        self.connection = connection
-        self.ingress = ingress
-        self.sink = ingress.sink
+        options = server.options
+        self.sink = ClientSink(dirty_sinks, self)
+        self.ingress = Ingress(self.sink, parser=FrameParser(options.max_control_line, options.max_payload))
+        self.connection = ServerConnection(self.ingress, watch, self, kind=kind, forwarded_for=forwarded_for)
         self.state = SessionState.GREETED
-        self.options = ConnectMessage()
+        self.options = structs.replace(ConnectMessage(), **(given or {}))
         self.identity: Identity | None = None
         self.nonce = ""  # for the client to sign, if authentication may need a signature
-        self.is_peer_known = True  # False until the PROXY header has arrived
+        self.is_peer_known = not awaits_proxy  # False until the PROXY header has arrived
         self.proxy_key: str | None = None  # key of the client's proxy; "" = an untrusted proxy
         self.session_permissions: SessionPermissions | None = None
         self.subscriptions: dict[bytes, SinkSubscription] = {}
-        self.started_ns = server.clock()
-        self.last_activity_ns = self.started_ns
-        self.rtt_ns = 0
+        self.started_ns: int = server.clock()
+        self.last_activity_ns: int = self.started_ns
+        self.rtt_ns: int = 0
         self._ping_sent_ns = 0  # time of the unanswered PING
         self._last_ping_ns = 0
         self._pings_out = 0
@@ -94,7 +112,7 @@ class Session:
         self._expiry_timer: asyncio.TimerHandle | None = None
         self.name = ""  # prefix of log lines
         self.traced = server.log.trace_on
-        self.flush = connection.flush  # called at the end of a tick with output
+        self.flush = self.connection.flush  # called at the end of a tick with output
         self._apply(self.options)
 
     # -- from the connection
@@ -113,7 +131,7 @@ class Session:
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
             return
         if self.authenticator.required:
-            self.ingress.parser.connect_only = True  # until the client is authenticated
+            self.ingress.parser.lock()  # until the client is authenticated
             timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
             if server.options.tls is not None:
                 timeout_ns += server.options.tls.timeout_ns  # the handshake has its own time limit
@@ -127,15 +145,18 @@ class Session:
     def _welcome(self, identity: Identity | None) -> None:
         """Opens a session that needs no CONNECT, unless the client must prove that it uses a proxy."""
         if identity is None or identity.proxy_required:
-            self.ingress.parser.connect_only = True
+            self.ingress.parser.lock()
         else:
             self._identify(identity)
 
-    def set_peer(self, peer: tuple[str, int]) -> None:
-        """Sets the client's address, from the PROXY header."""
-        before, self.connection.peer = self.name, peer
-        self.name = log_name(self)
-        self.server.log.debug(f"{before} - Client is {self.name}")
+    def on_proxy_header(self, source: tuple[str, int] | None) -> None:
+        """The PROXY header has arrived, with the client's address if it has one."""
+        self.is_peer_known = True
+        if source is not None:
+            before = self.name
+            self.connection.set_peer(source)
+            self.name = log_name(self)
+            self.server.log.debug(f"{before} - Client is {self.name}")
 
     def control(self, op: int) -> None:
         """Processes input from a control frame on."""
@@ -206,11 +227,12 @@ class Session:
 
     def trace_messages(self) -> None:
         """Starts or stops message tracing, according to log and options."""
-        self.traced, self.sink.tracer = self.server.log.trace_on, None
+        self.traced, tracer = self.server.log.trace_on, None
         if self.traced:
             from penstock.server.logging.protocol_trace import message_tracer
 
-            self.sink.tracer = message_tracer(self)
+            tracer = message_tracer(self)
+        self.sink.trace(tracer)
 
     def error(self, text: str) -> None:
         """Sends -ERR; the connection stays open."""
@@ -383,11 +405,13 @@ class Session:
     def _apply(self, options: ConnectMessage) -> None:
         """Passes CONNECT options to the compiled parts."""
         self.options = options
-        self.ingress.verbose = options.verbose
-        self.ingress.pedantic = options.pedantic
-        self.ingress.no_responders = options.no_responders
-        self.sink.echo = options.echo
-        self.sink.headers = options.headers
+        self.ingress.configure(
+            verbose=options.verbose,
+            pedantic=options.pedantic,
+            no_responders=options.no_responders,
+            echo=options.echo,
+            headers=options.headers,
+        )
 
     def _identify(self, identity: Identity | None) -> None:
         """Opens the session with this identity and lets it publish and subscribe in its account."""
@@ -396,23 +420,33 @@ class Session:
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
-        self._move_to(identity.account)
+        if self.identity is None or self.identity.account != identity.account:
+            self._drop_subscriptions()  # of the previous account
         self.server.account_sessions.move(self, identity.account)
         self.identity = identity
-        self.ingress.parser.connect_only = False
-        self.sink.brief = self.sink.detail = None
-        self.trace_parents()
+        self.ingress.parser.unlock()
+        self.sink.forget_client_info()
+        self.update_account()
         self._restrict(identity.permissions)
-        self.ingress.parser.max_payload = self.payload_limit()
+        self.update_limits()
         self._expire_at(identity.expires_ns)
         self.state = SessionState.OPEN
         if self.server.log.trace_on:
             self.trace_messages()
 
-    def trace_parents(self) -> None:
-        """Applies the account's setting for traces requested by `traceparent`."""
-        own = self.server.account_options(self.identity.account) if self.identity is not None else None
-        self.ingress.trace_parent = own is not None and own.trace is not None
+    def update_account(self) -> None:
+        """Routes publishes in the account of the identity, with the account's current mappings and its
+        setting for traces requested by `traceparent`."""
+        if self.identity is None:
+            return
+        name = self.identity.account
+        account, own = self.server.account(name), self.server.account_options(name)
+        traces_parents = own is not None and own.trace is not None
+        self.ingress.join(account.index, account.mapper, self._publish_traced, traces_parents)
+
+    def update_limits(self) -> None:
+        """Applies the current limits to frames that are not parsed yet."""
+        self.ingress.parser.set_limits(self.server.options.max_control_line, self.payload_limit())
 
     def _publish_traced(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
         from penstock.server.monitoring.message_trace import publish_traced  # rarely needed
@@ -454,7 +488,6 @@ class Session:
         if self.session_permissions is not None:
             self.session_permissions.release()
             self.session_permissions = None
-        self.ingress.publish_check = None
         if permissions is not None:
             from penstock.server.auth.session_permissions import SessionPermissions
 
@@ -467,16 +500,6 @@ class Session:
     def user(self) -> str:
         """Name of the user; "" when there is none."""
         return self.identity.user if self.identity is not None else ""
-
-    def _move_to(self, account: str) -> None:
-        """Moves to this account. Subscriptions in the previous account end."""
-        if self.identity is not None and self.identity.account == account:
-            return
-        self._drop_subscriptions()
-        joined = self.server.account(account)
-        self.ingress.index = joined.index
-        self.ingress.mapper = joined.mapper
-        self.ingress.on_traced = self._publish_traced
 
     def _drop_subscriptions(self) -> None:
         for subscription in tuple(self.subscriptions.values()):
@@ -535,7 +558,7 @@ class Session:
         subscription = self.subscriptions.get(sid)
         if subscription is not None:
             if maximum > subscription.delivered:
-                subscription.max_msgs = maximum
+                subscription.close_after(maximum)
             else:
                 self._remove(subscription)
         self.ok()
@@ -543,7 +566,7 @@ class Session:
     def _remove(self, subscription: SinkSubscription) -> None:
         if self.traced:
             self.trace(f"<-> [DELSUB {subscription.sid.decode('utf-8', 'replace')}]")
-        subscription.closed = True
+        subscription.close()
         del self.subscriptions[subscription.sid]
         if self.ingress.index is not None:
             self.ingress.index.remove(subscription)
@@ -564,7 +587,7 @@ class Session:
         self._pings_out = 0
         if self._ping_sent_ns:
             self.rtt_ns = max(1, self.server.clock() - self._ping_sent_ns)
-            self.sink.brief = self.sink.detail = None
+            self.sink.forget_client_info()
             self._ping_sent_ns = 0
 
     def _on_client_error(self, frame: PyFrame) -> None:
@@ -617,7 +640,7 @@ class Session:
         """Pings an idle client, and an active one periodically. Closes a client that neither answers pings
         nor sends anything."""
         now = self.server.clock()
-        active, self.connection.active = self.connection.active, False
+        active = self.connection.take_activity()
         if active:
             self.last_activity_ns = now
             self._pings_out = 0

@@ -38,7 +38,7 @@ class Websockets:
         self._listener = Listener(self._accept)
         self._policy = _policy(options)
         self._renewal: asyncio.Task[None] | None = None
-        self.authenticator = self.new_authenticator()
+        self.authenticator = self._new_authenticator()
 
     @property
     def port(self) -> int:
@@ -62,7 +62,11 @@ class Websockets:
         """Time limit for CONNECT of these clients, ns."""
         return self._options.auth_timeout_ns or self._server.options.auth_timeout_ns
 
-    def new_authenticator(self) -> Authenticator | None:
+    def renew_authenticator(self) -> None:
+        """Checks logins by the current options from now on."""
+        self.authenticator = self._new_authenticator()
+
+    def _new_authenticator(self) -> Authenticator | None:
         """The block's own authenticator; None = the server's. With operators, always the server's."""
         if not self._options.has_own_users or self._server.operators is not None:
             return None
@@ -98,7 +102,7 @@ class Websockets:
 
         def commit() -> None:
             self._options, self._policy = options, policy
-            self.authenticator = self.new_authenticator()
+            self.renew_authenticator()
             if context is not None:
                 self._renewal = asyncio.get_running_loop().create_task(self._listener.renew(context))
 

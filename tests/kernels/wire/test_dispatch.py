@@ -273,7 +273,7 @@ def test_permissions_are_asked_once_for_what_is_allowed_and_each_time_for_what_i
     a.send(b"PUB a 1\r\nx\r\nPUB secret 1\r\nx\r\n" * 2)
     assert a.received() == b"+OK\r\nMSG a 1 1\r\nx\r\n" * 2
     assert asked == [b"a", b"secret", b"secret"]
-    a.ingress.forget_permissions()
+    a.ingress.restrict(check)
     a.send(b"PUB a 1\r\nx\r\n")
     assert asked[-1] == b"a"
 

@@ -83,8 +83,7 @@ class World:
         watch = BacklogWatch(loop, Bounds(64 << 20, 10.0), flush_all=lambda: False, trigger=self.trigger)
         self.sink = ClientSink(self.trigger.dirty_sinks)
         self.ingress = Ingress(self.sink, index)
-        self.connection = ServerConnection(self.ingress, watch)
-        self.connection.attach(self)
+        self.connection = ServerConnection(self.ingress, watch, self)
         self.sink.owner = self.connection
         self.raw = Raw()
         self.watch = watch

@@ -74,6 +74,18 @@ class ClientSink(Sink):
     def __init__(self, dirty_list: DirtyList, owner: object = None) -> None: ...
     @property
     def out(self) -> OutBuffer: ...
+    def restrict(self, guard: DeliveryGuard | None) -> None:
+        """Enforces these permissions on deliveries; None = it may receive everything."""
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Reports publishes and deliveries to this tracer; None = to none."""
+
+    def bound(self, pending_max: int) -> None:
+        """Limits the bytes in `out`; 0 = no bound."""
+
+    def forget_client_info(self) -> None:
+        """Drops the cached client info: identity or round trip time have changed."""
+
     def write(self, data: Buffer) -> None:
         """Appends protocol text (INFO, PONG, -ERR, ...) and marks the sink dirty."""
 

@@ -210,6 +210,22 @@ cdef class ClientSink(Sink):
             self.dirty_list.mark(self)
         return 0
 
+    def restrict(self, DeliveryGuard guard):
+        """Enforces these permissions on deliveries; None = it may receive everything."""
+        self.guard = guard
+
+    def trace(self, Tracer tracer):
+        """Reports publishes and deliveries to this tracer; None = to none."""
+        self.tracer = tracer
+
+    def bound(self, size_t pending_max):
+        """Limits the bytes in `out`; 0 = no bound."""
+        self.pending_max = pending_max
+
+    def forget_client_info(self):
+        """Drops the cached client info: identity or round trip time have changed."""
+        self.brief = self.detail = None
+
     def write(self, const unsigned char[:] data not None):
         """Appends protocol text (INFO, PONG, -ERR, ...) and marks the sink dirty."""
         self.out.write(data)

@@ -97,6 +97,15 @@ class FrameParser:
     def pending(self) -> int:
         """Bytes read and not yet consumed."""
 
+    def set_limits(self, max_control_line: int, max_payload: int) -> None:
+        """Changes the limits for frames that are not parsed yet."""
+
+    def lock(self) -> None:
+        """Accepts only CONNECT, until unlock()."""
+
+    def unlock(self) -> None:
+        """Accepts all frames: the peer is authenticated."""
+
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """A writable view of the room for the next read, at least max(size_hint, 64 KiB).
 

@@ -202,6 +202,19 @@ cdef class FrameParser:
     def __dealloc__(self):
         free(self.data)
 
+    def set_limits(self, size_t max_control_line, size_t max_payload):
+        """Changes the limits for frames that are not parsed yet."""
+        self.max_control_line = max_control_line
+        self.max_payload = max_payload
+
+    def lock(self):
+        """Accepts only CONNECT, until unlock()."""
+        self.connect_only = True
+
+    def unlock(self):
+        """Accepts all frames: the peer is authenticated."""
+        self.connect_only = False
+
     # --- the read buffer
 
     cdef int make_room(self, size_t room) except -1:

@@ -13,7 +13,7 @@ class Ingress:
     index -- the account's subscriptions; set it before the first publish.
     verbose, pedantic, no_responders -- as in CONNECT; all False at first.
     publish_check -- callable(subject), False = drop (it has sent its -ERR), True = allowed, cached until
-    forget_permissions(); any other number = allowed this time. None = all allowed.
+    restrict(); any other number = allowed this time. None = all allowed.
     mapper -- changes the subjects of publishes before any check. None = no mapping.
     fed_slow -- has it delivered to a sink above its stall_threshold? Set it False to watch again.
     on_control -- called by received() with the Op of a frame other than a publish; it handles the frame.
@@ -70,8 +70,31 @@ class Ingress:
     def control(self) -> PyFrame:
         """The frame process() stopped at. Raises RuntimeError when there is none or more was read since."""
 
-    def forget_permissions(self) -> None:
-        """Clears the cache: publish_check is called again for every subject."""
+    def configure(
+        self,
+        *,
+        verbose: bool = False,
+        pedantic: bool = False,
+        no_responders: bool = False,
+        echo: bool = True,
+        headers: bool = False,
+    ) -> None:
+        """Applies the options of a CONNECT, to both halves of the connection."""
+
+    def join(
+        self,
+        index: SubscriptionIndex,
+        mapper: SubjectMapper | None = None,
+        on_traced: Callable[[bytes, bytes, bytes, bytes], int] | None = None,
+        trace_parent: bool = False,
+    ) -> None:
+        """Routes publishes in this account from now on."""
+
+    def restrict(self, publish_check: Callable[[bytes], int] | None) -> None:
+        """Asks publish_check about every subject from now on, cached or not; None = all allowed."""
+
+    def take_activity(self) -> bool:
+        """Has it read something since the last call?"""
 
 def asks(header: bytes, parent: bool) -> bool:
     """Does a header block name a trace destination? With `parent`, a `traceparent` counts as well."""

@@ -98,9 +98,35 @@ cdef class Ingress:
     def fed_slow(self, bint value):
         self.sink.fed_slow = value
 
-    def forget_permissions(self):
-        """Clears the cache: publish_check is called again for every subject."""
+    def configure(
+        self, *, bint verbose=False, bint pedantic=False, bint no_responders=False, bint echo=True, bint headers=False
+    ):
+        """Applies the options of a CONNECT, to both halves of the connection."""
+        self.verbose = verbose
+        self.pedantic = pedantic
+        self.no_responders = no_responders
+        self.sink.echo = echo
+        self.sink.headers = headers
+
+    def join(
+        self, SubscriptionIndex index not None, SubjectMapper mapper=None, on_traced=None, bint trace_parent=False
+    ):
+        """Routes publishes in this account from now on."""
+        self.index = index
+        self.mapper = mapper
+        self.on_traced = on_traced
+        self.trace_parent = trace_parent
+
+    def restrict(self, publish_check):
+        """Asks publish_check about every subject from now on, cached or not; None = all allowed."""
+        self.publish_check = publish_check
         self.allowed.clear()
+
+    def take_activity(self):
+        """Has it read something since the last call?"""
+        cdef bint active = self.active
+        self.active = False
+        return active
 
     def received(self, Py_ssize_t n):
         """Processes the `n` bytes that a read put into the parser's buffer; may end the tick.

@@ -30,6 +30,11 @@ class SinkSubscription:
     def queue(self) -> bytes: ...
     @property
     def sid(self) -> bytes: ...
+    def close(self) -> None:
+        """Accepts no more messages."""
+
+    def close_after(self, max_msgs: int) -> None:
+        """Closes itself once `max_msgs` messages were delivered in all; 0 = no maximum."""
 
 class DirtyList:
     """Objects with work left for the end of the tick. The first mark after a take calls `wake()`."""

@@ -121,6 +121,15 @@ cdef class SinkSubscription:
     def closed(self, bint value):
         self.mark(SUBSCRIPTION_CLOSED, value)
 
+    def close(self):
+        """Accepts no more messages."""
+        self.mark(SUBSCRIPTION_CLOSED, True)
+
+    def close_after(self, uint64_t max_msgs):
+        """Closes itself once `max_msgs` messages were delivered in all; 0 = no maximum."""
+        self.most = max_msgs
+        self.mark(SUBSCRIPTION_LIMITED, max_msgs != 0)
+
     cdef void mark(self, uint8_t flag, bint value) noexcept:
         if value:
             self.entry.flags |= flag

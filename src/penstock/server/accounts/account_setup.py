@@ -23,8 +23,9 @@ def configure_account(server: Server, account: Account) -> None:
     options = server.options
     own = server.account_options(account.name)
     mappings = options.mappings if account.name == GLOBAL_ACCOUNT else own.mappings if own else ()
-    account.mapper = None
-    if mappings:
+    if not mappings:
+        account.drop_mappings()
+    else:
         from random import randrange
 
         from penstock.routing.mapping import Mappings
@@ -52,8 +53,7 @@ def reconfigure_account(server: Server, name: str) -> None:
 def _update_sessions(server: Server) -> None:
     for session in server.sessions.values():
         if session.identity is not None and session.identity.account in server.accounts:
-            session.ingress.mapper = server.accounts[session.identity.account].mapper
-            session.trace_parents()
+            session.update_account()
     share(server)
 
 

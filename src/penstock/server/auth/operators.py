@@ -17,6 +17,7 @@ Rejected: keeping known accounts in the options. They change while the server ru
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address, ip_network
@@ -79,6 +80,29 @@ class KnownAccount:
     @property
     def name(self) -> str:
         return self.claims.subject
+
+    def renew(self, options: AccountOptions) -> None:
+        """Replaces the options: other activations of its imports are valid now."""
+        self.options = options
+
+    def expire(self) -> None:
+        """No client may log in until the account has a new token."""
+        self.expired = True
+
+    def expire_in(self, delay_s: float, on_expired: Callable[[KnownAccount], object]) -> None:
+        """Sets the timer for the end of the token."""
+        loop = asyncio.get_running_loop()
+        self.timer = loop.call_later(max(0.0, delay_s), on_expired, self)
+
+    def recheck_in(self, delay_s: float | None, on_time: Callable[[KnownAccount], object]) -> None:
+        """Sets the timer for the next change of an activation, in place of the present one; None = no
+        change will come."""
+        if self.activation_timer is not None:
+            self.activation_timer.cancel()
+            self.activation_timer = None
+        if delay_s is not None:
+            loop = asyncio.get_running_loop()
+            self.activation_timer = loop.call_later(max(0.0, delay_s), on_time, self)
 
     def stop_timers(self) -> None:
         """The account is removed or replaced."""
@@ -355,9 +379,7 @@ class Operators:
         if server.jetstream is not None:
             server.jetstream.configure(known.name, known.options.jetstream)
         if known.claims.expires:
-            delay_s = known.claims.expires - server.clock() / NS
-            loop = asyncio.get_running_loop()
-            known.timer = loop.call_later(max(0.0, delay_s), self._expire, known)
+            known.expire_in(known.claims.expires - server.clock() / NS, self._expire)
         self._watch_activations(known)
 
     def _options(self, claims: AccountClaims) -> AccountOptions:
@@ -379,19 +401,13 @@ class Operators:
 
     def _renew_activations(self, known: KnownAccount) -> None:
         """Applies activations that have begun or ended to the account's imports."""
-        known.options = self._options(known.claims)
+        known.renew(self._options(known.claims))
         self._watch_activations(known)
 
     def _watch_activations(self, known: KnownAccount) -> None:
-        if known.activation_timer is not None:
-            known.activation_timer.cancel()
-            known.activation_timer = None
         now_ns = self._server.clock()
         at_s = activations.next_change(known.claims, now_ns // NS)
-        if at_s:
-            loop = asyncio.get_running_loop()
-            delay_s = max(0.0, at_s - now_ns / NS)
-            known.activation_timer = loop.call_later(delay_s, self._on_activation_time, known)
+        known.recheck_in(at_s - now_ns / NS if at_s else None, self._on_activation_time)
 
     def _on_activation_time(self, known: KnownAccount) -> None:
         self._renew_activations(known)
@@ -405,7 +421,7 @@ class Operators:
                 if session.identity is not None and session.identity.account == name]  # fmt: skip
 
     def _expire(self, known: KnownAccount) -> None:
-        known.expired = True
+        known.expire()
         for session in self._sessions(known.name):
             session.refuse("Account Authentication Expired", CloseReason.AUTHENTICATION_EXPIRED)
 

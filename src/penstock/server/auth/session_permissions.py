@@ -36,18 +36,15 @@ class SessionPermissions:
         self._rules = permissions.rules
         self._grants: ResponseGrants | None = None
         self._filters = False
-        session.ingress.forget_permissions()
-        if self._rules.restricts_publish:
-            session.ingress.publish_check = self.check_publish
+        session.ingress.restrict(self.check_publish if self._rules.restricts_publish else None)
         if permissions.responses is not None:
             self._grants = ResponseGrants(permissions.responses)
         self._guard()
 
     def release(self) -> None:
         """Removes all restrictions from the connection."""
-        self._session.ingress.publish_check = None
-        self._session.ingress.forget_permissions()
-        self._session.sink.guard = None
+        self._session.ingress.restrict(None)
+        self._session.sink.restrict(None)
 
     def check_publish(self, subject: bytes) -> int:
         """Check for the ingress; sends -ERR if refused."""
@@ -96,7 +93,7 @@ class SessionPermissions:
         may_receive = self._rules.may_receive if self._filters else None
         on_reply = self._on_reply if self._grants is not None else None
         if may_receive is not None or on_reply is not None:
-            self._session.sink.guard = DeliveryGuard(may_receive, on_reply)
+            self._session.sink.restrict(DeliveryGuard(may_receive, on_reply))
 
     def _on_reply(self, reply: bytes) -> None:
         assert self._grants is not None

@@ -58,6 +58,14 @@ class ConfNode:
     used: bool = False
     warning: str = ""
 
+    def mark_used(self) -> None:
+        """A variable refers to the value: its key need not be a directive."""
+        self.used = True
+
+    def warn(self, text: str) -> None:
+        """Notes an error of a configuration test."""
+        self.warning = text
+
 
 @dataclass(slots=True)
 class ConfMap:
@@ -106,6 +114,7 @@ class _Reader:
         open_file: Callable[[str], str],
         depth: int,
         nesting: int = 0,
+        resolving: frozenset[str] = frozenset(),
     ) -> None:
         self.text = text
         self.file = file
@@ -118,7 +127,7 @@ class _Reader:
         self.open_file = open_file
         self.depth = depth
         self.nesting = nesting
-        self.resolving: set[str] = set()
+        self.resolving = resolving  # variables of the environment whose values contain this text
 
     # -- characters
 
@@ -359,7 +368,7 @@ class _Reader:
         for scope in reversed(self.scopes):
             node = scope.items.get(name)
             if node is not None:
-                node.used = True
+                node.mark_used()
                 return ConfNode(node.value, where)
         if name in self.resolving:
             raise self.fail(f"variable reference cycle for '{name}'", where)
@@ -368,8 +377,16 @@ class _Reader:
             raise self.fail(f"variable reference for '{name}' on line {where.line} can not be found", where)
         if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
             raise self.fail(f"variable '{name}' from the environment is not UTF-8", where)
-        inner = _Reader(text, self.file, self.scopes, self.environ, self.open_file, self.depth, self.nesting)
-        inner.resolving = self.resolving | {name}
+        inner = _Reader(
+            text,
+            self.file,
+            self.scopes,
+            self.environ,
+            self.open_file,
+            self.depth,
+            self.nesting,
+            self.resolving | {name},
+        )
         inner.skip(_BLANKS)
         try:
             return ConfNode(inner.value().value, where) if inner.peek() else ConfNode("", where)

@@ -81,7 +81,7 @@ def interval(node: ConfNode, name: str) -> int:
     """Parses a duration. The deprecated form, a number of seconds, is accepted but is an error of a
     configuration test."""
     if not isinstance(node.value, str):
-        node.warning = f'invalid use of field "{name}": {name} should be converted to a duration'
+        node.warn(f'invalid use of field "{name}": {name} should be converted to a duration')
     return duration(node, name)
 
 

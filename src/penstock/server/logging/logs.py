@@ -42,6 +42,11 @@ class Log:
         self.debug_on = debug
         self.trace_on = trace
 
+    def set_levels(self, *, debug: bool, trace: bool) -> None:
+        """Sets whether DBG and TRC lines are written from now on."""
+        self.debug_on = debug
+        self.trace_on = trace
+
     def info(self, text: str) -> None:
         self._emit("INF", text)
 
@@ -300,8 +305,7 @@ def take_over_logging(served: ServedLog) -> None:
 
 def set_levels(log: Log, *, debug: bool, trace: bool) -> None:
     """Sets the levels of a log, and of the loggers of `take_over_logging`."""
-    log.debug_on = debug
-    log.trace_on = trace
+    log.set_levels(debug=debug, trace=trace)
     logger = logging.getLogger("penstock")
     for handler in logger.handlers:
         if isinstance(handler, FromLogging) and handler.served.log is log:

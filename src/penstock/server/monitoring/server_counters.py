@@ -38,6 +38,14 @@ class ServerCounters(Struct):
     out_bytes: int = 0
     by_account: dict[str, ServerCounters] = field(default_factory=dict)
 
+    def count_connection(self) -> None:
+        """Counts an accepted connection."""
+        self.connections += 1
+
+    def count_stale(self) -> None:
+        """Counts a connection that is closed because it does not answer pings."""
+        self.stale_connections += 1
+
     def of_account(self, name: str) -> ServerCounters:
         """The totals of one account's closed sessions."""
         return self.by_account.get(name) or ServerCounters()
@@ -45,20 +53,23 @@ class ServerCounters(Struct):
     def add_session(self, session: Session, reason: CloseReason) -> None:
         """Adds the traffic of a closed session to the server's and its account's totals."""
         for totals in self._with_account(session):
-            totals._add(session.sink)
-            totals.slow_consumers += reason.is_slow_consumer
+            totals._add(session.sink, slow=reason.is_slow_consumer)
 
     def count_slow(self, session: Session) -> None:
         """Counts a slow consumer that stays connected."""
         for totals in self._with_account(session):
-            totals.slow_consumers += 1
+            totals._add_slow()
 
     def _with_account(self, session: Session) -> list[ServerCounters]:
         if session.identity is None:
             return [self]
         return [self, self.by_account.setdefault(session.identity.account, ServerCounters())]
 
-    def _add(self, sink: ClientSink) -> None:
+    def _add_slow(self) -> None:
+        self.slow_consumers += 1
+
+    def _add(self, sink: ClientSink, *, slow: bool) -> None:
+        self.slow_consumers += slow
         self.in_msgs += sink.in_msgs
         self.in_bytes += sink.in_bytes
         self.out_msgs += sink.out_msgs
