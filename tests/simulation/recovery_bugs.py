@@ -59,7 +59,7 @@ def room_made_in_any_order(patch: pytest.MonkeyPatch) -> None:
         files._dropped_unwritten += log.take_dropped()
         dropped = sorted(files._dropped + files._dropped_unwritten)
         newest = max((number for number in dropped if number in files._known), default=0)
-        stay = {newest, files._busy_number} | files._syncing | log.outdone()
+        stay = {newest, files._busy_number} | files._syncing | log.superseded_blocks()
         free = [number for number in dropped if number not in stay]
         files._dropped = [number for number in files._dropped if number in stay]
         files._dropped_unwritten = [number for number in files._dropped_unwritten if number in stay]

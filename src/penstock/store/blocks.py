@@ -112,8 +112,8 @@ def is_self_contained(number: int, data: memoryview) -> bool:
     block = MessageBlock(number, 1)
     block.closed = True
     bad = block.scan(data, copy=False)
-    block.let_go()
-    return bad is None and not block.passed_over
+    block.release_borrowed()
+    return bad is None and not block.skipped_offsets
 
 
 def write_index(
@@ -348,7 +348,7 @@ class BlockFiles:
         live = {block.number for block in log.block_list()} & self._known
         replaced = {number for _, gone in self._rewrites for number in gone}
         busy = {self._busy_number, *self._removing} - {0}
-        return live | replaced | busy | self._syncing | log.outdone()
+        return live | replaced | busy | self._syncing | log.superseded_blocks()
 
     # ------------------------------------------------------------------ background jobs
 
@@ -459,7 +459,7 @@ class BlockFiles:
                 self._files.forget(path)
                 self._unsynced.discard(block.number)
             if block.number in self._known:
-                log.settle(block)
+                log.mark_stored(block)
             self._job_done(log)
 
         self._busy_number = block.number
@@ -496,7 +496,7 @@ class BlockFiles:
                 made.written = made.size
                 made.replaces = False
                 if made.number in self._known:
-                    log.settle(made)
+                    log.mark_stored(made)
                 self._dropped += self._rewrites.pop(0)[1]
             self._job_done(log)
 

@@ -92,7 +92,7 @@ def recover_log(
     present = set(log.block_list())
     for block in whole:
         if block in present:
-            log.bring_back(block)
+            log.ensure_loaded(block)
             write_index(files, directory, block.number, block.export_index())
     return log, block_files
 
@@ -128,7 +128,7 @@ def _scanned(directory: Path, block_files: BlockFiles, number: int) -> tuple[Mes
             "%s: bad record at byte %d of %d (%s): the messages from there to the next block are lost",
             path, bad[0], len(data), bad[1],
         )  # fmt: skip
-    block.let_go()
+    block.release_borrowed()
     return block, bad is None
 
 
@@ -172,7 +172,7 @@ def _last_block(
 
 
 def _log_passed_over(path: Path, block: MessageBlock) -> None:
-    for offset in block.passed_over:
+    for offset in block.skipped_offsets:
         logger.error("%s: bad record at byte %d skipped: its message is lost", path, offset)
 
 

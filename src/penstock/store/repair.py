@@ -109,7 +109,7 @@ class BlockView:
     @property
     def sound(self) -> bool:
         """Whether every byte is as it was written."""
-        return self.frame_why is None and self.bad is None and not self.block.passed_over
+        return self.frame_why is None and self.bad is None and not self.block.skipped_offsets
 
 
 def read_block(file_cipher: FileCipher, path: Path, number: int, file: memoryview | bytearray) -> BlockView:
@@ -124,7 +124,7 @@ def read_block(file_cipher: FileCipher, path: Path, number: int, file: memoryvie
     block = MessageBlock(number, 1)
     # Scan a copy, so that no buffer export prevents resizing `plain` during a repair.
     bad = block.scan(bytes(plain) if isinstance(plain, bytearray) else plain, copy=False)
-    block.let_go()
+    block.release_borrowed()
     return BlockView(plain, enveloped, good, frame_end, why, block, bad)
 
 
@@ -158,7 +158,7 @@ class BlockRepairer:
                 if self._fix_frame(view):
                     continue
                 return
-            wrong = [*view.block.passed_over, *((view.bad[0],) if view.bad else ())]
+            wrong = [*view.block.skipped_offsets, *((view.bad[0],) if view.bad else ())]
             offset = next((one for one in wrong if one not in given_up), None)
             if offset is None:
                 return
@@ -224,7 +224,7 @@ class BlockRepairer:
         if view.bad is not None:
             del plain[view.bad[0] :]
             done[view.bad[0]] = "cut there; the original file is in lost+found"
-        for offset in reversed(view.block.passed_over):
+        for offset in reversed(view.block.skipped_offsets):
             del plain[offset : _end_of_bad(plain, offset)]
             done[offset] = "taken out; the original file is in lost+found"
         if view.enveloped:

@@ -347,7 +347,7 @@ class StoreChecker:
             found[view.frame_end] = self._found(path, view.frame_end, what)
             return found
         where = " of its plain bytes" if view.enveloped else ""
-        for offset in block.passed_over:
+        for offset in block.skipped_offsets:
             what = f"bad record{where} (hash mismatch): {_claimed_identity(view, offset)}"
             found[offset] = self._found(path, offset, what)
         if view.bad is None:

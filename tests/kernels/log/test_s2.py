@@ -61,7 +61,7 @@ def test_what_only_s2_writes_is_read(block: bytes) -> None:
     try:
         expected = model.decode(block)
     except AssertionError:
-        with pytest.raises(ValueError, match="do not make"):
+        with pytest.raises(ValueError, match="do not decode"):
             decode_block(block, 1 << 22)
     else:
         assert decode_block(block, 1 << 22) == expected and len(expected) == size

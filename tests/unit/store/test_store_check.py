@@ -253,7 +253,7 @@ def test_a_bad_index_is_moved_aside_and_written_anew_by_the_next_start(root: Pat
     before, path = read_store(root, "plain"), block(root, 0).with_suffix(".idx")
     flip(path, 50)
     found, _, what = only_fault(check(root))
-    assert found == str(path.relative_to(root)) and "its hash does not fit its bytes" in what
+    assert found == str(path.relative_to(root)) and "its hash does not match its bytes" in what
     assert "moved to lost+found" in repair(root).faults[0].done
     assert not path.exists() and (root / "lost+found/now" / path.relative_to(root)).exists()
     assert check(root).findings == [] and read_store(root, "plain") == before

@@ -418,6 +418,7 @@ cdef class StagedBatch(KeyEntry):
         """Replaces the header block of the last message."""
         subject, _, payload = self._message(self.last_at)
         cdef const PublishHead* head = <const PublishHead*>(self.buf.data + self.last_at)
+        assert self.last_at + head.size == self.buf.size and self.total.bytes >= head.size and self.count > 0
         self.total.bytes -= head.size
         self.size -= record_size(head.subject_len, head.header_len, head.body_len)
         self.buf.size = self.last_at
@@ -503,6 +504,7 @@ cdef class StagedBatches(KeyTable):
         if self.last is batch:
             self.last = None
         self.remove(batch)
+        assert batch.total.bytes >= batch.buf.size and self.count > 0
         batch.total.bytes -= batch.buf.size
         self.count -= 1
         if self.count == 0:

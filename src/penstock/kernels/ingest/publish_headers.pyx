@@ -315,6 +315,7 @@ cdef class MessageIds:
             self._make_room(size)
         if (self.count + 1) * 3 > self.table_size * 2:
             self._resize_table(self.table_size * 2 if self.table_size else <size_t>TABLE_MIN)
+        assert self.base <= self.head <= self.tail and self.tail - self.base + size <= self.capacity
         entry = self._at(self.tail)
         entry.seq = seq
         entry.ts = ts
@@ -374,6 +375,7 @@ cdef class MessageIds:
             self.head += entry_size(entry.size)
             self.count -= 1
             dropped += 1
+            assert self.head <= self.tail and (self.count != 0) == (self.head < self.tail)
         self._shrink()
         return dropped
 

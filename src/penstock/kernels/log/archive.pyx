@@ -1,6 +1,6 @@
-"""Stream archives: the entries of messages, and the S2 blocks and checksums they are packed in.
+"""Stream archives: the entries of messages, and the S2 blocks and checksums around them.
 
-The messages of a stream as entries of a stream archive, and back into a log.
+Entries: packs the messages of a log into a stream archive, and unpacks them:
 
     entry = name length | time (zigzag) | sequence | header length | payload length | name | header | payload
     (numbers are LEB128)
@@ -8,16 +8,16 @@ The messages of a stream as entries of a stream archive, and back into a log.
 The name is the subject. The entry whose fields are all empty ends the archive; entries of sequence 0 before
 the messages are read elsewhere (protocol/snapshot_archive.py).
 
-Invariants: an entry is taken as a whole or not at all; what is appended could have been published: a
-literal subject, a header block that is one, sequences that go up and stay within what a log can hold.
+Invariants: an entry is processed completely or not at all; unpacked messages are valid publishes: a
+literal subject, a valid header block, sequences that ascend and are in the range of a log.
 
-Blocks of the S2 format (an extension of Snappy) and the checksum of its frames.
+S2: blocks of the S2 format (an extension of Snappy) and the checksum of its frames.
 
-What is written is plain Snappy: every reader of either takes it. What is read may also hold S2's repeats: a
-copy with offset 0 goes on at the offset of the copy before, and its length may take up to three more bytes.
+The output is plain Snappy, which every reader of either accepts. The input may also have S2's repeats: a
+copy with offset 0 uses the offset of the previous copy, and its length may take up to three more bytes.
 
-Invariants: decode_block writes only into the bytes it announced and reads only those before; whatever it is
-given, it returns that many bytes or raises ValueError.
+Invariants: decode_block() writes only into the announced number of bytes and reads only those already written; for any
+input it returns that many bytes or raises ValueError.
 Rejected: writing repeats and long offsets (a few percent smaller, twice the code).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -37,12 +37,12 @@ cdef enum:
     VARINT_MAX = 10
     FIELDS = 5
 
-# What unpack_messages() stopped at.
-ENTRY_CUT = 0                       # the next entry is not there as a whole
-ENTRY_MORE = 1                      # it took as many as it should
+# Why unpack_messages() stopped.
+ENTRY_CUT = 0                       # the next entry is incomplete
+ENTRY_MORE = 1                      # it processed the requested number
 ENTRY_LAST = 2                      # the entry that ends the archive
 
-# Where take_fields() puts which number.
+# Indexes of the numbers in the result of take_fields().
 cdef enum:
     NAME = 0
     TIME = 1
@@ -64,7 +64,7 @@ cdef inline size_t put_varint(uint8_t* d, uint64_t v) noexcept nogil:
 
 
 cdef Py_ssize_t take_varint(const uint8_t* p, size_t n, uint64_t* v) noexcept nogil:
-    """Bytes read; 0 when more are needed, -1 when it is over 64 bits."""
+    """Returns the bytes read; 0 when more are needed, -1 when the number has more than 64 bits."""
     cdef size_t i = 0
     v[0] = 0
     while i < n:
@@ -78,7 +78,7 @@ cdef Py_ssize_t take_varint(const uint8_t* p, size_t n, uint64_t* v) noexcept no
 
 
 def pack_messages(StreamLog log not None, uint64_t seq, uint64_t last_seq, size_t enough):
-    """Entries of the live messages seq..last_seq; see the .pyi."""
+    """Packs the live messages seq..last_seq; see the .pyi."""
     cdef OutBuffer out = OutBuffer()
     cdef Record r
     cdef uint8_t* d
@@ -90,7 +90,7 @@ def pack_messages(StreamLog log not None, uint64_t seq, uint64_t last_seq, size_
         if seq == 0 or seq > last_seq:
             return out.take(), 0
         if log.read(seq, &r) == 0:
-            seq += 1                    # it was lost just now, and counts as removed
+            seq += 1                    # the read found it damaged; it counts as removed
             continue
         fields[NAME] = r.subject_len
         fields[TIME] = (<uint64_t>r.ts << 1) ^ <uint64_t>(r.ts >> 63)
@@ -108,7 +108,7 @@ def pack_messages(StreamLog log not None, uint64_t seq, uint64_t last_seq, size_
 
 
 cdef Py_ssize_t take_fields(const uint8_t* p, size_t n, uint64_t* fields) except -1:
-    """The numbers an entry begins with; returns their bytes, 0 when more are needed."""
+    """Reads the numbers at the start of an entry; returns their size, 0 when more bytes are needed."""
     cdef size_t at = 0, i
     cdef Py_ssize_t step
     for i in range(FIELDS):
@@ -137,12 +137,12 @@ cdef int check_fields(const uint64_t* fields, uint64_t last_seq, size_t size_max
 
 cdef int check_message(const Message* m, uint64_t seq) except -1:
     if not is_literal_subject(m.subject, m.subject_len):
-        raise ValueError(f"message sequence {seq}: its subject is none")
+        raise ValueError(f"message sequence {seq}: its subject is invalid")
     if m.header_len and (
         m.header_len < 12 or memcmp(m.body, b"NATS/1.0", 8) != 0
         or memcmp(m.body + m.header_len - 4, b"\r\n\r\n", 4) != 0
     ):
-        raise ValueError(f"message sequence {seq}: its header is none")
+        raise ValueError(f"message sequence {seq}: its header is invalid")
     return 0
 
 
@@ -189,14 +189,14 @@ def unpack_messages(StreamLog log not None, const uint8_t[::1] data not None, si
 # --- s2
 
 cdef enum:
-    FRAGMENT_MAX = 65536            # bytes one block is made of
+    FRAGMENT_MAX = 65536            # uncompressed bytes of a block
     TABLE_BITS = 14
     TAG_LITERAL = 0
     TAG_COPY1 = 1
     TAG_COPY2 = 2
     MATCH_MIN = 4
-    COPY_MAX = 64                   # bytes one copy tag can hold
-    LITERAL_SHORT = 60              # lengths from here on take bytes of their own
+    COPY_MAX = 64                   # bytes of one copy tag
+    LITERAL_SHORT = 60              # longer literals have separate length bytes
     SIZE_VARINT_MAX = 5
     CRC_POLYNOMIAL = 0x82F63B78     # Castagnoli, reflected
 
@@ -241,7 +241,7 @@ cdef uint32_t crc32c(const uint8_t* p, size_t n) noexcept nogil:
 
 
 def checksum(bytes data not None):
-    """The masked CRC-32C that a frame carries."""
+    """The masked CRC-32C of a frame."""
     cdef uint32_t c = crc32c(<const uint8_t*>PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data))
     return <uint32_t>(((c >> 15) | (c << 17)) + <uint32_t>0xA282EAD8)
 
@@ -282,7 +282,7 @@ cdef uint8_t* put_literal(uint8_t* d, const uint8_t* p, size_t n) noexcept nogil
 cdef uint8_t* put_copy(uint8_t* d, size_t offset, size_t n) noexcept nogil:
     cdef size_t part
     while n:
-        # What is left after a part must be nothing, or enough for a copy of its own.
+        # The rest after a part must be empty, or long enough for another copy.
         part = n if n <= COPY_MAX else (COPY_MAX if n >= COPY_MAX + MATCH_MIN else COPY_MAX - MATCH_MIN)
         d[0] = <uint8_t>((part - 1) << 2) | TAG_COPY2
         d[1] = <uint8_t>(offset & 0xFF)
@@ -293,7 +293,7 @@ cdef uint8_t* put_copy(uint8_t* d, size_t offset, size_t n) noexcept nogil:
 
 
 cdef uint8_t* put_block(uint8_t* d, const uint8_t* p, size_t n, uint16_t* table) noexcept nogil:
-    """The tags of at most FRAGMENT_MAX bytes."""
+    """Writes the tags of at most FRAGMENT_MAX bytes."""
     cdef size_t at = 0, literal_at = 0, candidate, length, misses = 0
     cdef uint32_t key
     memset(table, 0, sizeof(uint16_t) << TABLE_BITS)
@@ -303,7 +303,7 @@ cdef uint8_t* put_block(uint8_t* d, const uint8_t* p, size_t n, uint16_t* table)
         table[key] = <uint16_t>at
         if candidate >= at or load32(p + candidate) != load32(p + at):
             misses += 1
-            at += 1 + (misses >> 5)     # what doesn't compress is passed in longer and longer steps
+            at += 1 + (misses >> 5)     # skips incompressible data with increasing steps
             continue
         misses = 0
         length = MATCH_MIN
@@ -317,7 +317,7 @@ cdef uint8_t* put_block(uint8_t* d, const uint8_t* p, size_t n, uint16_t* table)
 
 
 def encode_block(bytes data not None):
-    """A block of 1 to 65536 bytes. Raises ValueError for any other size."""
+    """Compresses a block of 1 to 65536 bytes. Raises ValueError for any other size."""
     cdef size_t n = <size_t>PyBytes_GET_SIZE(data)
     cdef uint16_t[1 << TABLE_BITS] table
     cdef size_t v = n
@@ -362,7 +362,7 @@ cdef Py_ssize_t literal(const uint8_t* p, const uint8_t* end, size_t* length) no
 
 
 cdef Py_ssize_t copy(const uint8_t* p, const uint8_t* end, size_t* offset, size_t* length) noexcept nogil:
-    """What the copy whose tag is at p says (offset stays what it is for a repeat); its bytes, or -1."""
+    """Reads the copy tag at p (a repeat leaves `offset` unchanged); returns the size of the tag, or -1."""
     cdef size_t kind = p[0] & 3, n = <size_t>(end - p), x, more
     if kind == TAG_COPY1:
         if n < 2:
@@ -390,7 +390,7 @@ cdef Py_ssize_t copy(const uint8_t* p, const uint8_t* end, size_t* offset, size_
 
 
 cdef bint take_block(const uint8_t* p, size_t n, uint8_t* d, size_t size) noexcept nogil:
-    """The tags at p into d; is that exactly `size` bytes?"""
+    """Decodes the tags at p into d; True when the result has exactly `size` bytes."""
     cdef const uint8_t* end = p + n
     cdef size_t at = 0, offset = 0, length = 0, i
     cdef Py_ssize_t step
@@ -416,14 +416,14 @@ cdef bint take_block(const uint8_t* p, size_t n, uint8_t* d, size_t size) noexce
 
 
 def decode_block(bytes data not None, size_t size_max):
-    """What a block was made of. Raises ValueError where it is none, or one of more than size_max bytes."""
+    """Decompresses a block. Raises ValueError for an invalid one, or one of more than size_max bytes."""
     cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef size_t n = <size_t>PyBytes_GET_SIZE(data), at = 0
     cdef uint64_t size = 0
     cdef bytes out
     while True:
         if at == n or at == SIZE_VARINT_MAX:
-            raise ValueError("S2 block: its length is cut off or too large")
+            raise ValueError("S2 block: its length is truncated or too large")
         size |= <uint64_t>(p[at] & 0x7F) << <uint64_t>(7 * at)
         at += 1
         if p[at - 1] < 0x80:
@@ -432,5 +432,5 @@ def decode_block(bytes data not None, size_t size_max):
         raise ValueError(f"S2 block: {size} bytes, at most {size_max} are allowed")
     out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
     if not take_block(p + at, n - at, <uint8_t*>PyBytes_AS_STRING(out), <size_t>size):
-        raise ValueError(f"S2 block: its {n} bytes do not make the {size} they announce")
+        raise ValueError(f"S2 block: its {n} bytes do not decode to the announced {size}")
     return out

@@ -1,18 +1,18 @@
-"""Takes removed messages out of closed blocks, and small blocks together.
+"""Compaction: drops removed messages from closed blocks, and merges small blocks.
 
-A block is rewritten when more than half of its bytes are of removed messages; clean small neighbours join it.
-Entries leave with their records, so whatever links to one of them is linked to what comes behind it. Notes
-in a rewritten block that other blocks still need (a removed message whose record is there yet) are carried
+A block is rewritten when more than half of its bytes belong to removed messages; clean small neighbours join it.
+Entries are dropped with their records, so links to them are redirected to the next entry of the chain. Notes
+of a rewritten block that other blocks still need (the record of a removed message still exists) are moved
 to the open block.
 
-Ordering for the store: the open block's new bytes, then the rewritten file over the old one, then the files
-of the blocks that joined it go. A crash in between leaves some of those files; the rewritten block begins
-with a note of the numbers it replaces, so that restore() leaves them out.
+Ordering for the store: write the open block's new bytes, then replace the old file by the rewritten one, then delete
+the files of the blocks that joined it. A crash in between leaves some of those files; the rewritten block begins
+with a note of the numbers it replaces, so that restore() ignores them.
 
-Invariants: every live message keeps its sequence and its bytes; a chain leads through the same live messages
+Invariants: every live message keeps its sequence and its bytes; a chain has the same live messages
 before and after.
-Rejected: rewriting when notes are the half (a block of needed notes would be copied forever); it is looked
-at again when enough blocks have changed that its notes may have become superfluous.
+Rejected: rewriting a block because half of it are notes (a block of needed notes would be copied forever); its notes
+are checked again after enough other blocks have changed.
 """
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -40,7 +40,7 @@ def compact(StreamLog log not None, size_t most=1):
 
 
 def rewrite_block(StreamLog log not None, uint64_t number):
-    """Rewrites a closed block whatever it holds; see the .pyi."""
+    """Rewrites a closed block unconditionally; see the .pyi."""
     cdef MessageBlock block
     for block in log.blocks:
         if block.number == number and block is not log.tail:
@@ -50,7 +50,7 @@ def rewrite_block(StreamLog log not None, uint64_t number):
 
 
 cdef bint wasteful(MessageBlock block, bint count_notes) noexcept:
-    """Is more than half of a block worth nothing? Notes count as worth something unless told otherwise."""
+    """Is more than half of a block unused? Notes count as used unless `count_notes` is set."""
     cdef uint64_t used = block.live_bytes
     if not count_notes:
         used += <uint64_t>len(block.removed) * RECORD_OVERHEAD
@@ -58,11 +58,11 @@ cdef bint wasteful(MessageBlock block, bint count_notes) noexcept:
 
 
 cdef int look_at_notes(StreamLog log) except -1:
-    """Queues blocks that are mostly notes nobody needs any more. Now and then: it looks at all of them."""
+    """Queues blocks that are mostly obsolete notes. It examines all blocks, so it runs rarely."""
     cdef MessageBlock block
-    if log.rewrites - log.notes_looked_at <= <uint64_t>len(log.blocks) // 2:
+    if log.rewrites - log.notes_checked_at <= <uint64_t>len(log.blocks) // 2:
         return 0
-    log.notes_looked_at = log.rewrites
+    log.notes_checked_at = log.rewrites
     for block in log.blocks:
         if block is log.tail or block.queued or not block.removed or not wasteful(block, True):
             continue
@@ -96,12 +96,14 @@ cdef bint note_needed(StreamLog log, MessageBlock holder, uint64_t low, uint64_t
 
 
 cdef object rewrite(StreamLog log, MessageBlock block):
-    """One group of blocks becomes one, or none: (block or None, numbers of the files that may go)."""
+    """Merges a group of blocks into one, or none: (block or None, numbers of the files to delete)."""
     cdef Py_ssize_t i = log.blocks.index(block)
     cdef Py_ssize_t low = i, high = i + 1
     cdef MessageBlock source, made
     cdef uint64_t size = block.live_bytes, replaced = 0
     cdef list gone
+    # Notes that other blocks need are added to the open block, so it is not rewritten; a batch in it is incomplete.
+    assert block.closed and not log.in_batch
     while low > 0 and joins(log, <MessageBlock>log.blocks[low - 1], block, size):
         low -= 1
         size += (<MessageBlock>log.blocks[low]).size
@@ -119,12 +121,14 @@ cdef object rewrite(StreamLog log, MessageBlock block):
         copy_live(log, source, made)
     made.closed = True
     made.replaces = True
+    # The old files are deleted: the new block must have every live message of all of them.
+    assert made.live == sum([(<MessageBlock>log.blocks[k]).live for k in range(low, high)])
     gone = [(<MessageBlock>log.blocks[k]).number for k in range(low, high)]
     for source in log.blocks[low:high]:
         log._detach(source)
     log.blocks[low:high] = [made] if made.count else []
     if log._next_live(log.first_seq) != log.first_seq:
-        log._advance_first()  # the disk had lost the first message
+        log._advance_first()  # the first message was damaged on disk
     if made.count == 0:
         return None, gone
     gone.remove(made.number)
@@ -132,7 +136,7 @@ cdef object rewrite(StreamLog log, MessageBlock block):
 
 
 cdef bint joins(StreamLog log, MessageBlock neighbour, MessageBlock block, uint64_t size) noexcept:
-    """May a neighbour be taken into the same block? It must hold nothing but live messages."""
+    """May a neighbour join the block? It must contain only live messages."""
     cdef uint64_t first = min(neighbour.first_seq, block.first_seq)
     cdef uint64_t last = max(neighbour.last_seq, block.last_seq)
     return (
@@ -157,12 +161,12 @@ cdef int carry_notes(StreamLog log, MessageBlock block) except -1:
 
 
 cdef int relink(StreamLog log, MessageBlock block) except -1:
-    """Leads every link that ends at a dead entry of the block on to what comes behind it."""
+    """Redirects every link to a dead entry of the block to the next entry of its chain."""
     cdef size_t i, k
     cdef Py_ssize_t at
     cdef MessageBlock other
     cdef uint64_t target
-    cdef uint64_t* behind      # of each dead entry: the sequence its links go on to, 0 = none
+    cdef uint64_t* behind      # for each dead entry: the sequence to which its links are redirected, 0 = none
     if block.count == 0:
         return 0
     behind = <uint64_t*>array_new(block.count, sizeof(uint64_t), b"entries of a block to rewrite")

@@ -4,10 +4,10 @@ from penstock.kernels.log.message_block cimport Entry
 from penstock.kernels.log.records cimport Record
 from penstock.kernels.log.stream_log cimport StreamLog
 
-# A subject on the way through the stream: its next message that wasn't found yet.
+# The next message of a subject that was not returned yet.
 cdef struct Head:
     uint64_t seq
-    uint32_t subject                # its place in the log's subject state
+    uint32_t subject                # its id in the log's subject state
 
 cdef class FilterCursor:
     cdef StreamLog log
@@ -17,23 +17,23 @@ cdef class FilterCursor:
     cdef bint literal               # none of them has one
     cdef uint64_t* run              # sequences found, ascending
     cdef size_t run_at, run_count, run_capacity
-    cdef uint64_t upto              # whatever matches up to here is in the run, or was
+    cdef uint64_t upto              # all matches up to this sequence are in the run, or were
     cdef uint64_t removals          # the log's, when the run was filled
-    cdef readonly bint following    # the run holds all to the end of the log: appended() keeps it so
-    cdef bint attached              # somebody calls appended()
-    cdef readonly bint searching    # next() found nothing yet, and has not looked everywhere
+    cdef readonly bint following    # the run has all matches to the end of the log; appended() maintains that
+    cdef bint attached              # the owner calls appended()
+    cdef readonly bint searching    # next() found nothing yet, and its search is not finished
     cdef Head* heads                # a heap by seq
     cdef size_t head_count
-    cdef size_t heads_size          # bytes taken for it
-    cdef uint64_t heads_upto        # it leads through all messages up to here
-    cdef int64_t debt               # messages looked at in vain, as far as others don't make up for them
+    cdef size_t heads_size          # its allocated bytes
+    cdef uint64_t heads_upto        # it covers all messages up to this sequence
+    cdef int64_t debt               # messages examined without a match, less LOOKS_PER_MATCH for each match
     cdef size_t run_max, run_fill, look_once, heaps_max     # see the constants; smaller in tests
     cdef int64_t patience
-    cdef uint64_t look_until        # too many subjects match: the next try is behind this sequence
+    cdef uint64_t look_until        # too many subjects match: look until this sequence before the next heap
 
-    # The first live match >= position, which never goes back; 0 when there is none (yet: `searching`).
+    # The first live match >= position, which never decreases; 0 when there is none (yet: `searching`).
     cdef uint64_t next(self, uint64_t position) except? 0
-    # The log has a new last message, and it matches.
+    # Notes that the log has a new last message, which matches.
     cdef int appended(self, uint64_t seq) except -1
     cdef int attach(self, bint attached) except -1
     # Live matches from a sequence on.

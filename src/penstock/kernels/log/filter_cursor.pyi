@@ -1,7 +1,7 @@
 from penstock.kernels.log.stream_log import StreamLog
 
 class FilterCursor:
-    """The next messages of a consumer's filters. On its own it follows nothing: it looks when it is asked."""
+    """The next messages of a consumer's filters. By itself it follows nothing: it searches when called."""
 
     def __init__(self, log: StreamLog, filters: list[bytes]) -> None: ...
     @property
@@ -19,19 +19,18 @@ class FilterCursor:
         patience: int = 2048,
         heaps_max: int = 67108864,
     ) -> None:
-        """Other bounds than the usual ones: sequences of a run that follows and of one that is looked for;
-        messages looked at before others get their turn, and in vain before merging begins; bytes of all
-        heaps."""
+        """Changes the bounds: sequences of a following run and of a searched one; messages examined before
+        others get their turn, and without a match before merging begins; bytes of all heaps."""
 
     def peek(self, position: int) -> int | None:
-        """The first live match at or behind `position`, which never goes back; 0 when there is none, None
-        while it has not looked everywhere."""
+        """The first live match at or after `position`, which never decreases; 0 when there is none, None
+        while the search is not finished."""
 
     def num_from(self, seq: int) -> int:
-        """Live matches at or behind `seq`."""
+        """Live matches at or after `seq`."""
 
     def memory(self) -> int:
-        """Bytes held."""
+        """Allocated bytes."""
 
 def heaps_memory() -> int:
-    """Bytes of all heaps there are."""
+    """Bytes of all heaps of the process."""

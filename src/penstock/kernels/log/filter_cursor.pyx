@@ -1,27 +1,27 @@
 # cython: auto_pickle=False
-"""The next messages of a consumer's filters, at a price that depends on what they match.
+"""The next messages of a consumer's filters, at a cost that depends on the number of matches.
 
-Three ways lead to a run of next sequences, of which next() takes one after the other:
+There are three ways to fill the run, the list of sequences that next() returns:
 
-    look    message by message from the position on, where the filters match one in thirty or more
-    merge   the subjects that match, from the log's subject index, each with its next message, in a heap: the
-            chains of the log lead on. What lies between costs nothing
-    follow  at the end of the log appended() puts what comes into the run; nobody looks at anything
+    look    examines message by message from the position on, if the filters match one in thirty or more
+    merge   a heap of the matching subjects, from the log's subject index, each with its next message, which
+            advances along the log's chains. Messages in between cost nothing
+    follow  at the end of the log, appended() adds new matches to the run without a search
 
-It begins with looking, and goes over to merging when that was in vain (literals merge at once). A heap leads
-through what the log held when it was made; behind that, it begins again. While it leads on, the run is filled up
-long before its end, for who reads ahead (record_reads.pyx).
+A cursor begins with looking, and changes to merging when that finds too little (literals merge immediately). A heap
+covers the messages that the log had when it was built; after those, it is built again. While it is not exhausted, the
+run is filled long before its end, for prefetching (record_reads.pyx).
 
-Invariants: everything that matches and is live from the position up to `upto` is in the run (with `following`:
-to the end of the log); a run ascends. Messages that go meanwhile stay in the run and are passed over. A chain
-leads on from an entry that was live when the heap was made, whether it still is or not; if compaction took it
-away, from the subject's first message.
+Invariants: all live matches from the position up to `upto` are in the run (with `following`:
+to the end of the log); a run ascends. Messages that are removed later stay in the run and are skipped. A chain
+continues from an entry that was live when the heap was built, whether it still is or not; if compaction has dropped
+it, from the subject's first message.
 
-Memory: a run has RUN_MAX sequences (8 KiB) at most, and 512 bytes at most while it is empty; a heap has 16 bytes a
-matching subject, all heaps of the process HEAPS_SIZE_MAX together. A filter of more subjects than that looks at
-every message, LOOK_ONCE at a time, so that others have their turn. A heap goes when it has led to its end.
+Memory: a run has at most RUN_MAX sequences (8 KiB), and at most 512 bytes while it is empty; a heap has 16 bytes per
+matching subject, all heaps of the process together HEAPS_SIZE_MAX. A filter of more subjects examines
+every message, LOOK_ONCE at a time, so that others get their turn. An exhausted heap is freed.
 Rejected: a bitmap of matching messages (to build it, all chains have to be walked at once); a list of
-everything that matches (it grows with the stream); bloom filters of blocks' subjects (with a million subjects
+all matches (it grows with the stream); bloom filters of blocks' subjects (with a million subjects
 each block has some of any filter).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -40,15 +40,15 @@ from penstock.kernels.log.subject_state cimport Subject
 
 cdef enum:
     RUN_MAX = 1024                  # sequences of a run that follows
-    RUN_FILL = 1024                 # sequences looked for at once
-    RUN_LOW = 2                     # more are looked for when half of them is left
-    RUN_LEAST = 16                  # room for so many at first
-    RUN_IDLE = 64                   # and for so many it keeps while there are none
-    LOOK_ONCE = 65536               # messages looked at before others get their turn
+    RUN_FILL = 1024                 # sequences searched at once
+    RUN_LOW = 2                     # the run is filled again when 1/RUN_LOW of it is left
+    RUN_LEAST = 16                  # initial capacity
+    RUN_IDLE = 64                   # capacity that an empty run retains
+    LOOK_ONCE = 65536               # messages examined before others get their turn
     LOOK_STEP = 1024
-    WORTH = 32                      # a match makes up for so many messages looked at
-    PATIENCE = 2048                 # messages looked at in vain before merging begins
-    LOOK_FILTERS = 8                # of more filters than that, subjects are merged at once
+    LOOKS_PER_MATCH = 32            # a match justifies examining this many messages
+    PATIENCE = 2048                 # messages examined without a match before merging begins
+    LOOK_FILTERS = 8                # with more filters, merging begins immediately
     HEAPS_SIZE_MAX = 67108864
     FETCH_AHEAD = 16                # subjects
 
@@ -100,7 +100,7 @@ cdef class FilterCursor:
         self.searching = False
         if self.heads != NULL and self.run_at < self.run_count and \
                 self.run_count - self.run_at < self.run_fill // RUN_LOW:
-            self._merge(self.upto + 1)      # whoever reads ahead sees some of them before it needs them
+            self._merge(self.upto + 1)      # early, so that prefetching sees the sequences before it needs them
         while True:
             while self.run_at < self.run_count:
                 seq = self.run[self.run_at]
@@ -151,8 +151,8 @@ cdef class FilterCursor:
         finally:
             if own:
                 free(ids)
-        if found * WORTH < self.log.messages:
-            self.debt = self.patience + 1       # it would look in vain
+        if found * LOOKS_PER_MATCH < self.log.messages:
+            self.debt = self.patience + 1       # looking would find too little
         return found
 
     # --- the run
@@ -172,7 +172,7 @@ cdef class FilterCursor:
         return 0
 
     cdef int _refill(self, uint64_t position, size_t* looked) except -1:
-        """Fills the empty run with what comes next, or moves `upto`."""
+        """Fills the empty run with the next matches, or advances `upto`."""
         cdef uint64_t start = position if position > self.upto else self.upto + 1
         self.run_at = self.run_count = 0
         self.removals = self.log.removals
@@ -207,7 +207,7 @@ cdef class FilterCursor:
         return False
 
     cdef int _look(self, uint64_t seq, size_t* looked) except -1:
-        """Looks at messages from seq on, until the run has enough of them."""
+        """Examines messages from seq on until the run has enough matches."""
         cdef StreamLog log = self.log
         cdef size_t i = log._block_from(seq), at, n = 0
         cdef MessageBlock block
@@ -220,7 +220,7 @@ cdef class FilterCursor:
                 for at in range(block.find_from(seq), block.count):
                     if n >= LOOK_STEP or self.run_count >= self.run_fill:
                         looked[0] += n
-                        self.debt += <int64_t>n - <int64_t>(self.run_count * WORTH)
+                        self.debt += <int64_t>n - <int64_t>(self.run_count * LOOKS_PER_MATCH)
                         if self.debt < 0:
                             self.debt = 0
                         return 0
@@ -243,8 +243,8 @@ cdef class FilterCursor:
     # --- the heap
 
     cdef uint32_t* _subjects(self, size_t* count, bint* own) except? NULL:
-        """The subjects that match, each once; `own`: whoever asked has to free them, else they are valid until
-        the next question."""
+        """The matching subjects, each once; `own`: the caller must free the array, otherwise it is valid until
+        the next match()."""
         cdef uint32_t* ids = NULL
         cdef size_t n, capacity = 0, total = 0, i, kept = 0
         if self.filter_count == 1:
@@ -275,7 +275,7 @@ cdef class FilterCursor:
         return ids
 
     cdef int _build(self, uint64_t seq) except -1:
-        """Makes the heap of what comes from seq on, unless it would be too large."""
+        """Builds the heap of the matches from seq on, unless it would be too large."""
         global heaps_size
         cdef StreamLog log = self.log
         cdef size_t n = 0, i, size
@@ -287,7 +287,7 @@ cdef class FilterCursor:
             self.debt = 0
             size = (n if n else 1) * sizeof(Head)
             if heaps_size + size > self.heaps_max:
-                self.look_until = seq + <uint64_t>n * WORTH
+                self.look_until = seq + <uint64_t>n * LOOKS_PER_MATCH
                 return 0
             self.heads = <Head*>array_new(n, sizeof(Head), b"subjects")
             heaps_size += size
@@ -320,7 +320,7 @@ cdef class FilterCursor:
         return 0
 
     cdef void _sink(self, size_t at) noexcept:
-        """Moves a head down until none below it comes earlier."""
+        """Moves a head down until no child is earlier."""
         cdef Head moving = self.heads[at]
         cdef size_t child = 2 * at + 1
         while child < self.head_count:
@@ -357,7 +357,7 @@ cdef class FilterCursor:
         return 0
 
     cdef uint64_t _hop(self, uint32_t subject, uint64_t seq, const Entry* entry) except? 0:
-        """The message behind seq, with its entry, on a subject's chain, dead or alive; 0 when the heap doesn't reach
+        """The message after seq, with its entry, on a subject's chain, dead or live; 0 when the heap doesn't cover
         it."""
         cdef Subject* s
         cdef uint64_t found
@@ -368,10 +368,10 @@ cdef class FilterCursor:
                     self.log.hints[subject % HINTS].seq = seq
                 return 0
             seq += entry.next_delta
-            # It is looked at when it comes to the top of the heap. Until then it may get into the cache.
+            # Prefetch: it is needed when it reaches the top of the heap.
             fetch_to_read(self.log._entry(seq))
             return seq
-        # Compacted away, lost to the disk, or too far for a link. The subject may be another one by now.
+        # Dropped by compaction, damaged on disk, or too far for a link. The slot may have another subject by now.
         if not self._takes(subject):
             return 0
         s = &self.log.state.items[subject]
@@ -379,7 +379,7 @@ cdef class FilterCursor:
         return found if found <= self.heads_upto else 0
 
     cdef bint _takes(self, uint32_t subject) noexcept:
-        """Is it still a subject, and one that matches?"""
+        """Does the slot still have a subject, and one that matches?"""
         cdef Subject* s
         cdef Record r
         if subject >= self.log.state.used:
@@ -421,10 +421,10 @@ cdef class FilterCursor:
         return self.count(seq)
 
     def memory(self):
-        """Bytes held now."""
+        """Allocated bytes."""
         return self.run_capacity * sizeof(uint64_t) + self.heads_size
 
 
 def heaps_memory():
-    """Bytes of all heaps there are."""
+    """Bytes of all heaps of the process."""
     return heaps_size

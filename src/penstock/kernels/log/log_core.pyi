@@ -1,7 +1,7 @@
-"""The part of StreamLog that every message passes; Python uses StreamLog."""
+"""The hot paths of StreamLog, which is what Python uses."""
 
 class LogCore:
-    """Counters of a log. `bytes` is the sum of what the live messages count, as users see it (cost_of)."""
+    """Counters of a log. `bytes` is the sum of cost_of() of the live messages, as reported to users."""
 
     first_seq: int
     """Of the first live message; last_seq + 1 when there is none."""
@@ -13,12 +13,12 @@ class LogCore:
     last_ts: int
     """Of the last message stored, ns, whether it is live or not; 0 before the first."""
     removals: int
-    """Grows whenever a message goes that a consumer might still ask for."""
+    """Grows at each removal of a message that a consumer might still read."""
     lost: int
-    """Messages whose bytes turned out not to be what was written."""
+    """Messages whose records were damaged."""
     rewrites: int
     """Blocks rewritten or dropped."""
     block_size: int
     durable: bool
     storing: bool
-    """True while publishes are stored: what is removed meanwhile makes room for them."""
+    """True while publishes are stored: removals make room for them."""

@@ -1,19 +1,19 @@
-"""The messages of one stream, the part every message passes: append, read, find the next, remove.
+"""The hot paths of a stream's messages: append, read, find the next, remove.
 
-Every sequence has an entry in its block; entries of one subject are chained forward, so that a consumer
-of one subject hops from message to message. The chain may pass removed messages; what is sure is that
-from a subject's first live message it leads through all its live ones to the last.
+Every sequence has an entry in its block; entries of one subject are linked forward, so that a consumer
+of one subject goes from message to message. The chain may include removed messages; from a subject's first live
+message it always includes all live ones up to the last.
 
-Removals are noted in the open block as they are written (durable logs): a range of removed sequences, or
-the floor below which everything went. Each block begins with the floor that was written last and the last
-sequence at that time, so that older blocks can be deleted without a trace being lost.
+Removals are recorded as notes in the open block (durable logs): a range of removed sequences, or
+the floor below which everything was removed. Each block begins with the last written floor and the last
+sequence at that time, so that older blocks can be deleted without losing this information.
 
 Invariants: blocks are in order of sequence and only the last one is open; messages, bytes and the subject
-counts speak of the same set of live messages; last_seq never falls.
+counts describe the same set of live messages; last_seq never decreases.
 Measured with 128-byte messages: append 150 ns, read 15 ns (32 ns when the block comes from disk and each
 record's hash is checked), the next of a literal subject 30 ns.
 Rejected: a Python object or dict entry per message (50 to 200 bytes and a refcount each); an index by
-subject per block (chains answer with one load what an index answers with a search).
+subject per block (a search, where a chain needs one memory load).
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, realloc
@@ -51,11 +51,11 @@ from penstock.kernels.wire.sinks cimport Message
 cdef enum:
     BLOCK_SIZE_MIN = 64
     BLOCK_SIZE_MAX = 0x40000000
-    MEMORY_OVERHEAD = 16            # what a message in memory storage counts beside its own bytes
-    LOADED_MAX = 256                # closed blocks loaded again, and their bytes: the oldest are let go first
+    MEMORY_OVERHEAD = 16            # cost of a message in memory storage in addition to its bytes
+    LOADED_MAX = 256                # closed blocks loaded again, and their bytes: the oldest are released first
     LOADED_BYTES_MAX = 33554432
-    LOOK_HOPS = 64                  # hops along a chain between two looks at the neighbourhood
-    LOOK_MESSAGES = 512             # messages to look at before the subject index is asked
+    LOOK_HOPS = 64                  # hops along a chain between two scans near the target sequence
+    LOOK_MESSAGES = 512             # messages to scan before using the subject index
 
 
 cdef class LogCore:
@@ -82,7 +82,7 @@ cdef class LogCore:
         self._closed = []
         self._dropped = []
         self._patches = []
-        self._outdone = set()
+        self._superseded = set()
         self.sparse = []
         self.next_number = 1
         self.written_floor = 1
@@ -95,12 +95,14 @@ cdef class LogCore:
     cdef int _roll(self) except -1:
         """Closes the open block and begins a new one."""
         cdef MessageBlock block = MessageBlock(self.next_number, self.last_seq + 1)
+        assert not self.in_batch            # recovery looks for a batch in one block
+        assert self.tail is None or (self.tail.number < self.next_number and self.tail.last_seq <= self.last_seq)
         if self.tail is not None:
-            # The stream fills blocks: room for a whole one at once, instead of doubling and copying.
+            # The stream fills blocks: allocate a whole one, instead of doubling and copying.
             block.reserve(self.block_size)
         if self.durable:
-            # Not the present floor: messages below it may have made way for others that are in later blocks,
-            # or whose block was dropped unwritten. flush_notes() notes it behind all of them.
+            # Not the current floor: messages below it may have been replaced by others in later blocks,
+            # or in a block that was dropped unwritten. flush_notes() writes it after all of them.
             block.note(KIND_FLOOR, self.written_floor, self.last_seq, self.last_ts)
             self.noted_floor = self.written_floor
         if self.tail is not None:
@@ -131,8 +133,10 @@ cdef class LogCore:
         ):
             self._roll()
             block = self.tail
+        assert not block.closed and block.last_seq < seq
         d = block.reserve(size)
         s = self.state.intern(m.subject, m.subject_len)
+        assert s.count == 0 or s.last < seq
         block.push(seq, <uint32_t>block.size, ts, size)
         if self.durable:
             encode_record(d, size, KIND_MESSAGE, seq, ts, m.subject, m.subject_len, m.body, m.header_len, m.body_len)
@@ -152,8 +156,9 @@ cdef class LogCore:
         self.last_ts = ts
         self.messages += 1
         self.bytes += cost_of(&self.cost, m.subject_len, m.header_len, m.body_len)
+        assert self.first_seq <= seq and s.first <= s.last and block.size <= block.capacity
         if self.watch is not None and s.mark != self.watch.epoch:
-            self.watch.tell(seq, s, m.subject, m.subject_len, False)
+            self.watch.notify(seq, s, m.subject, m.subject_len, False)
         return seq
 
     cdef uint64_t skip_message(self, int64_t ts) except 0:
@@ -162,7 +167,7 @@ cdef class LogCore:
         self.last_ts = ts
         if self.messages == 0:
             self.first_seq = self.last_seq + 1
-        self.noted_floor = 0                # the store has to hear of the sequence
+        self.noted_floor = 0                # forces a note: the sequence must be durable
         return self.last_seq
 
     cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1:
@@ -179,13 +184,13 @@ cdef class LogCore:
         if entry == NULL:
             return 0
         entry.next_delta = <uint32_t>delta if delta < <uint64_t>NEXT_FAR else <uint32_t>NEXT_FAR
-        if self.chain.reach < to_seq:
-            self.chain.reach = to_seq
+        if self.chain_block.reach < to_seq:
+            self.chain_block.reach = to_seq
         return 1
 
     cdef Entry* _entry(self, uint64_t seq) noexcept:
-        """The entry of a sequence, dead or alive; `chain` is then its block."""
-        cdef MessageBlock block = self.chain
+        """The entry of a sequence, dead or live; sets `chain_block` to its block."""
+        cdef MessageBlock block = self.chain_block
         cdef Py_ssize_t at
         cdef size_t i
         if block is None or seq < block.first_seq or seq > block.last_seq:
@@ -193,12 +198,12 @@ cdef class LogCore:
             if i == <size_t>len(self.blocks):
                 return NULL
             block = <MessageBlock>self.blocks[i]
-            self.chain = block
+            self.chain_block = block
         at = block.find(seq)
         return NULL if at < 0 else &block.entries[at]
 
     cdef size_t _block_from(self, uint64_t seq) noexcept:
-        """Position of the first block that reaches seq; how many blocks there are when none does."""
+        """Index of the first block whose last sequence is >= seq; the number of blocks when there is none."""
         cdef size_t n = len(self.blocks)
         cdef size_t low = 0, high = n, middle
         if n and self.tail is not None and seq >= self.tail.first_seq and self.tail.count:
@@ -212,8 +217,8 @@ cdef class LogCore:
         return low
 
     cdef MessageBlock _seek(self, uint64_t seq):
-        """The block holding seq, or None; remembered in `here`."""
-        cdef MessageBlock block = self.here
+        """The block with seq, or None; cached in `read_block`."""
+        cdef MessageBlock block = self.read_block
         cdef size_t i
         if block is not None and block.first_seq <= seq <= block.last_seq:
             return block
@@ -223,13 +228,15 @@ cdef class LogCore:
         block = <MessageBlock>self.blocks[i]
         if seq < block.first_seq:
             return None
-        self.here = block
+        self.read_block = block
         return block
 
     cdef int _load(self, MessageBlock block) except -1:
-        """Brings the bytes of a closed block back."""
+        """Loads the bytes of a closed block."""
         cdef const unsigned char[:] data
-        assert self.load_block is not None
+        # A block with unwritten bytes would lose them, and one with a view must not get other ones.
+        assert self.load_block is not None and block.data == NULL
+        assert block.written == block.size and block.views == 0
         source = memoryview(self.load_block(block.number, block.size))
         data = source
         if <size_t>data.shape[0] < block.size:
@@ -245,7 +252,8 @@ cdef class LogCore:
         return 0
 
     cdef int _unload(self, MessageBlock block) except -1:
-        """Lets the bytes of a loaded block go."""
+        """Releases the bytes of a loaded block."""
+        assert self.loaded_bytes >= block.size
         self.loaded.remove(block)
         self.loaded_bytes -= block.size
         if block.borrowed:
@@ -253,9 +261,10 @@ cdef class LogCore:
         return 0
 
     cdef int _decode(self, MessageBlock block, size_t at, Record* r) except -1:
-        """The record of an entry into r: a RecordStatus; its hash is checked when it comes from disk."""
+        """Reads the record of an entry into r and returns a RecordStatus; checks the hash of bytes from disk."""
         cdef uint32_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET
         cdef int kind = 0, status
+        assert at < block.count
         if block.data == NULL:
             self._load(block)
         if offset >= block.size:
@@ -287,13 +296,13 @@ cdef class LogCore:
         return 0
 
     cdef int _count_lost(self, MessageBlock block, size_t at, int status) except -1:
-        """Counts the unreadable message at `at`, and all others of its block, as gone.
+        """Removes the unreadable message at `at`, and all others of its block, from the counters.
 
-        The sizes of unreadable records are unknown: between two records there may also be notes, or records that
-        went. Guesses would make the counters drift and wrap, and limits would then remove readable messages.
+        The sizes of unreadable records are unknown: between two records there may also be notes, or removed
+        records. Guesses would make the counters drift and wrap, and limits would then remove readable messages.
         Therefore the whole block is checked and its bytes are counted again.
 
-        The subjects of these messages are unknown, too: the subjects' state keeps counting them until the log is
+        The subjects of these messages are unknown, too: the subjects' state counts them until the log is
         opened again, and readers skip them. Only durable logs lose messages, and those count whole records.
         """
         cdef Record r
@@ -310,6 +319,8 @@ cdef class LogCore:
                 continue
             lost.append((block.entries[i].offset, block.seq_at(i), WHY.get(found, "it is another record")))
             block.entries[i].offset |= <uint32_t>ENTRY_DEAD
+        assert block.live >= <uint64_t>len(lost) and self.messages >= <uint64_t>len(lost)
+        assert block.live_bytes >= size and self.bytes >= block.live_bytes - size
         block.live -= len(lost)
         self.bytes -= block.live_bytes - size
         block.live_bytes = size
@@ -322,7 +333,7 @@ cdef class LogCore:
             self.on_lost(block.number, lost)
         return 0
 
-    # ------------------------------------------------------------------ looking for sequences
+    # ------------------------------------------------------------------ search
 
     cdef uint64_t _next_live(self, uint64_t seq) noexcept:
         """First live sequence >= seq, 0 when there is none."""
@@ -330,7 +341,7 @@ cdef class LogCore:
         cdef MessageBlock block
         if seq > self.last_seq:
             return 0
-        block = self.here
+        block = self.read_block
         if block is not None and block.first_seq <= seq <= block.last_seq:
             for at in range(block.find_from(seq), block.count):
                 if not block.entries[at].offset & <uint32_t>ENTRY_DEAD:
@@ -342,13 +353,13 @@ cdef class LogCore:
             if block.live:
                 for at in range(block.find_from(seq), block.count):
                     if not block.entries[at].offset & <uint32_t>ENTRY_DEAD:
-                        self.here = block
+                        self.read_block = block
                         return block.seq_at(at)
             i += 1
         return 0
 
     cdef uint64_t _scan(self, uint64_t seq, const char* filter, size_t n, uint64_t most) except? 0:
-        """First live sequence >= seq that matches, looking at `most` messages (0 = all)."""
+        """First live sequence >= seq that matches among the next `most` messages (0 = all)."""
         cdef Record r
         cdef uint64_t looked = 0
         cdef bint literal = not has_wildcard(filter, n)
@@ -380,8 +391,8 @@ cdef class LogCore:
         return 0 if s == NULL else self._along(s, seq)
 
     cdef uint64_t _next_wild(self, uint64_t seq, const char* filter, size_t n) except? 0:
-        """Next message of a wildcard filter: a look at the messages at hand, then the subject index. Where
-        the filter matches much, the former finds it; where it matches little, the latter."""
+        """Next message of a wildcard filter: first scans the next messages, then uses the subject index. The scan is
+        fast when the filter matches many messages, the index when it matches few."""
         cdef uint64_t found = self._scan(seq, filter, n, LOOK_MESSAGES), best = 0
         cdef size_t i, count, straddling = 0
         cdef Subject* s
@@ -407,12 +418,12 @@ cdef class LogCore:
                 if found and (best == 0 or found < best):
                     best = found
         if best and self._next_live(best) != best:
-            return self._scan(seq, filter, n, 0)  # the subject's state still counts a message the disk lost
+            return self._scan(seq, filter, n, 0)  # the subject's state still counts a message damaged on disk
         return best
 
     cdef uint64_t _along(self, Subject* s, uint64_t seq) except? 0:
-        """First live sequence >= seq of a subject, along its chain. Where the way is long, it looks at
-        seq's neighbourhood too: whichever finds it first."""
+        """First live sequence >= seq of a subject, along its chain. On a long chain it also scans from seq on, and
+        returns the result of whichever search finishes first."""
         cdef uint32_t sid = <uint32_t>(s - self.state.items) + 1
         cdef Hint* hint = &self.hints[sid % HINTS]
         cdef const char* text = self.state.arena + s.text
@@ -430,10 +441,10 @@ cdef class LogCore:
             if entry != NULL and at >= seq and not entry.offset & <uint32_t>ENTRY_DEAD:
                 break
             if entry == NULL or entry.next_delta == <uint32_t>NEXT_FAR or (entry.next_delta == 0 and not hinted):
-                # Lost to the disk, or too far for a delta: no chain to follow.
+                # Damaged on disk, or too far for a delta: the chain is broken.
                 return self._scan(seq, text, s.text_len, 0)
             if entry.next_delta == 0:
-                # A hint at a message that went while it was the last: later ones aren't linked to it.
+                # The hint is a message that was removed while it was the last: later ones aren't linked to it.
                 hinted = False
                 at = s.first
                 continue
@@ -452,7 +463,7 @@ cdef class LogCore:
         return at
 
     cdef uint64_t _beyond(self, uint64_t seq, size_t count) noexcept:
-        """The live sequence `count` live messages behind the first one >= seq; 0 when there are fewer."""
+        """The live sequence `count` live messages after the first one >= seq; 0 when there are fewer."""
         seq = self._next_live(seq)
         while count and seq:
             seq = self._next_live(seq + 1)
@@ -470,14 +481,14 @@ cdef class LogCore:
         if self.watch is not None:
             self.watch.drop(follower)
             if self.watch.is_empty():
-                self.watch.index = None         # (the watch stays: another one would not know its marks)
+                self.watch.index = None         # (the watch stays: a new one would restart the epochs of marks)
         return 0
 
     cdef uint64_t last_of_subject(self, const char* s, size_t n) except? 0:
         cdef Subject* subject = self.state.find(s, n)
         return 0 if subject == NULL else subject.last
 
-    # ------------------------------------------------------------------ removing
+    # ------------------------------------------------------------------ removal
 
     cdef int _note_range(self, uint64_t seq) except -1:
         cdef size_t wanted
@@ -498,7 +509,7 @@ cdef class LogCore:
         return 0
 
     cdef int _remove(self, uint64_t seq, bint noted, bint secure) except -1:
-        """Removes one live message: 1, or 0 when there is none. `noted`: the store has to hear of it."""
+        """Removes one live message: 1, or 0 when there is none. `noted`: record a note for the store."""
         cdef MessageBlock block = self._seek(seq)
         cdef Py_ssize_t at
         cdef Record r
@@ -516,6 +527,10 @@ cdef class LogCore:
         if noted and self.durable and (secure or seq != self.first_seq):
             self._note_range(seq)
         s = self.state.find(r.subject, r.subject_len)
+        # Counters that wrap would make limits remove everything.
+        assert block.live > 0 and block.live_bytes >= r.size and self.messages > 0
+        assert self.bytes >= cost_of(&self.cost, r.subject_len, r.header_len, r.body_len)
+        assert seq >= self.first_seq and (s == NULL or s.count > 0)
         block.entries[at].offset |= <uint32_t>ENTRY_DEAD
         block.live -= 1
         block.live_bytes -= r.size
@@ -523,11 +538,11 @@ cdef class LogCore:
         self.bytes -= cost_of(&self.cost, r.subject_len, r.header_len, r.body_len)
         self.removals += 1
         if self.storing:
-            block.outdone_at = self.last_seq
+            block.superseded_at = self.last_seq
         if block.closed and not block.queued and block.live_bytes * 2 < block.size:
             self._queue_if_sparse(block)
         if self.watch is not None and s != NULL and s.mark != self.watch.epoch:
-            self.watch.tell(seq, s, r.subject, r.subject_len, True)
+            self.watch.notify(seq, s, r.subject, r.subject_len, True)
         if secure:
             self._overwrite(block, at, &r)
         if s != NULL:
@@ -537,7 +552,7 @@ cdef class LogCore:
                 self.state.drop(s)
             elif s.first == seq:
                 s.first = self._along(s, seq + 1)
-                if s.first == 0:        # the others were lost to the disk
+                if s.first == 0:        # the others were damaged on disk
                     self._forget_hint(s)
                     self.state.drop(s)
             elif s.last == seq:
@@ -548,11 +563,11 @@ cdef class LogCore:
         return 1
 
     cdef int retire(self, uint64_t seq) except -1:
-        cdef bint at_front = seq == self.first_seq
+        cdef uint64_t front_removals = self.front_removals
         if not self._remove(seq, True, False):
             return 0
         self.removals -= 1
-        self.front_removals -= at_front
+        self.front_removals = front_removals
         return 1
 
     cdef void _forget_hint(self, Subject* s) noexcept:
@@ -561,7 +576,7 @@ cdef class LogCore:
             self.hints[sid % HINTS].subject = 0
 
     cdef uint64_t _last_live(self, Subject* s, uint64_t gone) except? 0:
-        """The last live message of a subject below `gone`, its last until now."""
+        """The last live message of a subject below `gone`, which was its last."""
         cdef uint64_t at = s.first, last = s.first
         cdef Entry* entry
         while at < gone:
@@ -580,11 +595,12 @@ cdef class LogCore:
         return last
 
     cdef int _overwrite(self, MessageBlock block, size_t at, const Record* r) except -1:
-        """Puts a removal note of the same size over a record, so that nothing of it is left."""
+        """Overwrites a record with a removal note of the same size, so that none of its bytes remain."""
         cdef uint32_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET
         cdef bytes blank = bytes(r.size)
         cdef bytes note = PyBytes_FromStringAndSize(NULL, r.size)
         cdef uint64_t seq = r.seq
+        assert offset + r.size <= block.size
         encode_record(<char*>note, r.size, KIND_REMOVED, seq, <int64_t>seq, <const char*>blank, r.subject_len,
                       <const char*>blank, r.header_len, r.body_len)
         if not block.borrowed:
@@ -595,7 +611,7 @@ cdef class LogCore:
             block.release()
         if self.durable:
             self._patches.append((block.number, offset, note))
-            self.noted_floor = 0  # last sequence and timestamp may have been this record's: note them
+            self.noted_floor = 0  # the log's last sequence and timestamp may come from this record: note them
         block.entries[at].offset |= <uint32_t>ENTRY_DEAD
         return 0
 
@@ -608,15 +624,17 @@ cdef class LogCore:
             self.first_seq = self.last_seq + 1
             self.first_ts = 0
         else:
+            assert seq >= self.first_seq and self.messages > 0
             self.first_seq = seq
             block = self._seek(seq)
             at = block.find(seq)
+            assert 0 <= at < <Py_ssize_t>block.count
             if self._decode(block, at, &r) == RECORD_OK:
                 self.first_ts = r.ts
         return self._drop_heads()
 
     cdef int _drop_heads(self) except -1:
-        """Empty blocks at the front go, but never the open one."""
+        """Drops empty blocks at the front, but never the open one."""
         cdef MessageBlock block
         while self.blocks:
             block = <MessageBlock>self.blocks[0]
@@ -627,18 +645,19 @@ cdef class LogCore:
 
     cdef int _discard(self, size_t i) except -1:
         cdef MessageBlock block = <MessageBlock>self.blocks[i]
+        assert block.live == 0 and block is not self.tail       # its file is deleted
         del self.blocks[i]
         if self.durable:
             self._dropped.append(block.number)
-            if block.outdone_at > self.written_seq:
-                self._outdone.add(block.number)
+            if block.superseded_at > self.written_seq:
+                self._superseded.add(block.number)
             if block.floor >= self.noted_floor:
-                self.noted_floor = 0        # it may have been the only one that said it
+                self.noted_floor = 0        # it may have had the only note of the floor
         self.rewrites += 1
         return self._detach(block)
 
     cdef int _detach(self, MessageBlock block) except -1:
-        """Forgets a block that left the list."""
+        """Removes all references to a block that left the list."""
         if block in self._closed:
             self._closed.remove(block)
         if block in self.warm:
@@ -648,14 +667,14 @@ cdef class LogCore:
             self.loaded_bytes -= block.size
         if block.queued and block in self.sparse:
             self.sparse.remove(block)
-        if self.here is block:
-            self.here = None
-        if self.chain is block:
-            self.chain = None
+        if self.read_block is block:
+            self.read_block = None
+        if self.chain_block is block:
+            self.chain_block = None
         return 0
 
     cdef int _queue_if_sparse(self, MessageBlock block) except -1:
-        """A closed block of which more than half went is worth rewriting."""
+        """Queues a closed block for a rewrite when more than half of it was removed."""
         if not block.queued and (block.live_bytes + <uint64_t>len(block.removed) * RECORD_OVERHEAD) * 2 < block.size:
             block.queued = True
             self.sparse.append(block)

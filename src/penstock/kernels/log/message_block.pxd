@@ -1,8 +1,8 @@
-"""One block of a stream: its records' bytes, and where each sequence is in them."""
+"""One block of a stream: the bytes of its records, and an index of its sequences."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from penstock.kernels.log.records cimport Record
 
-# One message: where it lies, and how far the next message of its subject is.
+# The index entry of one message: its position, and the distance to the next message of its subject.
 cdef struct Entry:
     uint32_t offset             # of its record in the block; ENTRY_DEAD: it was removed; ENTRY_NONE: no record
     uint32_t next_delta         # sequences to the next message of the same subject; 0 = none yet
@@ -10,16 +10,16 @@ cdef struct Entry:
 cdef enum:
     ENTRY_DEAD = 0x80000000
     ENTRY_OFFSET = 0x7FFFFFFF
-    ENTRY_NONE = 0xFFFFFFFF     # dead, and no record to look at
+    ENTRY_NONE = 0xFFFFFFFF     # dead, without a record
     SPAN_MAX = 0xFFFFFFFF       # sequences between a block's first and last
-    NEXT_FAR = 0xFFFFFFFF       # there is a next one, further away than a delta can say
+    NEXT_FAR = 0xFFFFFFFF       # there is a next message, further away than a delta can express
 
 cdef enum:
     BATCH_NOTE_SIZE = 38        # of the note before a batch: an empty record and the size of what follows
 
 cdef class MessageBlock:
     cdef readonly uint64_t number           # its file's number
-    cdef readonly uint64_t first_seq        # of the first entry; where the block begins when there is none
+    cdef readonly uint64_t first_seq        # of the first entry; start of the block when it is empty
     cdef readonly uint64_t last_seq         # of the last entry; first_seq - 1 when there is none
     cdef readonly uint64_t live             # live messages
     cdef readonly uint64_t live_bytes
@@ -30,25 +30,25 @@ cdef class MessageBlock:
     cdef uint64_t reach                     # no entry links to a sequence above this one
 
     cdef char* data                         # NULL while the bytes are only on disk
-    cdef object source                      # who owns `data` when it is borrowed
+    cdef object source                      # owner of `data` when it is borrowed
     cdef bint borrowed
     cdef readonly size_t size               # bytes of the block
     cdef size_t capacity
-    cdef public size_t written              # bytes the store has handed to the operating system
-    cdef public bint closed                 # no more records come
+    cdef public size_t written              # bytes that the store has passed to the operating system
+    cdef public bint closed                 # no more records will be appended
     cdef bint verify                        # bytes come from disk: check each record's hash when it is read
-    cdef public bint replaces               # its file still holds what it was rewritten from
+    cdef public bint replaces               # its file still has the bytes before a rewrite
     cdef bint queued                        # for compaction
-    cdef uint64_t outdone_at                # last sequence when a publish took the place of one of its messages
-    # What notes the block's bytes hold: removed ranges, floor and least last sequence.
+    cdef uint64_t superseded_at             # last sequence when a publish replaced one of its messages
+    # The notes in the block: removed ranges, floor and least last sequence.
     cdef list removed
-    cdef readonly list passed_over      # offsets of bad records between good ones
+    cdef readonly list skipped_offsets      # offsets of bad records between good ones
     cdef readonly uint64_t floor, last_at_least
-    cdef readonly uint64_t replaces_upto    # it holds what the blocks up to this number held; 0 = its own only
+    cdef readonly uint64_t replaces_upto    # it replaces the blocks up to this number; 0 = only itself
     cdef readonly int64_t noted_ts          # timestamp of the last message when the floor was noted
-    cdef size_t farthest                    # of the offsets an index gave
-    cdef bytes subject_rows                 # subjects of a block read from its index, until the log has them
-    cdef Py_ssize_t views                   # memoryviews out; the bytes may not move meanwhile
+    cdef size_t farthest                    # highest offset in the index it was read from
+    cdef bytes subject_rows                 # subjects of a block read from its index, until the log has merged them
+    cdef Py_ssize_t views                   # exported memoryviews; while there are any, the bytes must not move
 
     cdef char* reserve(self, size_t n) except NULL
     # Adds the entry of a message whose record begins at `offset`.
@@ -63,17 +63,17 @@ cdef class MessageBlock:
     cdef int _skip_to(self, uint64_t seq) except -1
     cdef int _remember(self, int kind, const Record* r) except -1
     # Appends a note: a removed range (seq..last), the floor seq with the last sequence and its timestamp, or
-    # the block numbers seq..last whose messages are here now.
+    # the block numbers seq..last that this block replaces.
     cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1
-    # Writes the note of a batch at an offset, where BATCH_NOTE_SIZE bytes are kept for it.
+    # Writes the note of a batch at an offset with BATCH_NOTE_SIZE reserved bytes.
     cdef int note_batch(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1
     cdef void release(self) noexcept
-    # Does it hold live messages and nothing else?
+    # Does it contain only live messages?
     cdef bint clean(self) noexcept
     cdef bytes _subject_table(self)
     cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1
     cdef int _fill(self, size_t n) except -2
-    cdef size_t _good_behind(self, size_t at, size_t n) noexcept
+    cdef size_t _next_good(self, size_t at, size_t n) noexcept
     cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept
     cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept
 

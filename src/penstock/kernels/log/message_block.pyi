@@ -3,7 +3,7 @@
 from penstock.kernels.log.records import Buffer
 
 class MessageBlock:
-    """Bytes and entries of one block. Supports the buffer protocol: memoryview(block) is what it holds."""
+    """Bytes and entries of one block. Supports the buffer protocol: memoryview(block) has its bytes."""
 
     number: int
     first_seq: int
@@ -28,23 +28,23 @@ class MessageBlock:
     def scan(self, data: Buffer, copy: bool = True) -> tuple[int, str] | None:
         """Fills a new block from a file's bytes, each record checked against its hash.
 
-        Without `copy` the block keeps using `data`. Returns None, or (offset, why) of the first bad record
-        that no good one follows; what is before it is in the block, but for passed_over.
+        Without `copy` the block refers to `data`. Returns None, or (offset, why) of the first bad record
+        that no good one follows; the block has all records before it, except those in skipped_offsets.
         """
 
     @property
-    def passed_over(self) -> list[int]:
+    def skipped_offsets(self) -> list[int]:
         """Offsets of bad records between good ones."""
 
-    def let_go(self) -> None:
-        """Lets the bytes scan() was given without `copy` go; the log loads them again."""
+    def release_borrowed(self) -> None:
+        """Releases the bytes that scan() got without `copy`; the log loads them again."""
 
     def export_index(self, file_size: int = 0, file_tail: int = 0) -> bytes:
-        """What from_index() needs; the block must be closed and resident. It is tied to the file by its size
-        and its last 8 bytes (little endian).
+        """The input of from_index(); the block must be closed and resident. The size and the last 8 bytes of
+        the file (little endian) identify the file.
 
-        It leaves out messages that are removed. Take it only while the notes of their removals are written:
-        a crash would otherwise remove messages for which no note and no successor was stored.
+        The index omits removed messages. Export it only when the notes of their removals are written:
+        otherwise a crash could remove messages without a stored note or successor.
         """
 
     @staticmethod
@@ -53,5 +53,5 @@ class MessageBlock:
 
     @staticmethod
     def from_index(index: bytes, number: int, file_size: int, file_tail: int) -> MessageBlock:
-        """The closed block an index tells of; size and last 8 bytes are those of its file.
-        Raises ValueError when the index is damaged or speaks of other bytes."""
+        """The closed block that an index describes, given the size and last 8 bytes of its file.
+        Raises ValueError when the index is damaged or belongs to another file."""

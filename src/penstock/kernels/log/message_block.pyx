@@ -1,13 +1,14 @@
-"""One block of a stream: its records' bytes, and where each sequence is in them.
+"""One block of a stream: the bytes of its records, and an index of its sequences.
 
 A block is filled front to back and then closed; entries of removed messages stay, marked dead, because
-the chains of their subjects run through them. A compacted block has entries for few of its sequences and
-then keeps the sequences beside them (sparse).
+the chains of their subjects pass through them. A compacted block has entries for only some of its sequences and
+stores the sequences in an array (sparse).
 
 Invariants: entries are in order of sequence; every offset that is not ENTRY_NONE is that of a record
-checked when it was scanned or written here; `live` and `live_bytes` count the entries without ENTRY_DEAD.
-Rejected: a map of sequences (a dense array is a subtraction); dropping dead entries at once (a chain
-could only be mended by searching what points at it).
+that scan() checked or this process wrote; `live` and `live_bytes` count the entries without ENTRY_DEAD. The bytes
+neither move nor go while a view of them is exported.
+Rejected: a map of sequences (a dense array needs only a subtraction); dropping dead entries immediately (it would
+need a search for the entries that link to them).
 """
 import struct
 
@@ -42,12 +43,12 @@ cdef extern from *:
     #ifdef __linux__
     #include <sys/mman.h>
     #endif
-    /* Memory that is about to be filled: in large pages where there are, or each of its small ones costs a
-       fault. What blocks had is kept for the next ones, some of it: the system clears what it gives, and takes
-       longer for it than filling it does. Under the interpreter's lock. */
+    /* Memory of blocks: in huge pages if available, because each small page costs a fault. Some freed blocks
+       stay for reuse: the system clears new memory, which takes longer than filling it. Needs the interpreter's
+       lock. */
     #define SPARE_MAX 2
     static struct { void* p; size_t n; } large_spare[SPARE_MAX];
-    static void* large_malloc(size_t n) {
+    static void* large_alloc(size_t n) {
         int i;
         for (i = 0; i < SPARE_MAX; i++)
             if (large_spare[i].n == n) {
@@ -76,19 +77,19 @@ cdef extern from *:
         free(p);
     }
     """
-    void* large_malloc(size_t n)
+    void* large_alloc(size_t n)
     void large_free(void* p, size_t n)
 
 cdef enum:
     DATA_MIN = 4096
-    LARGE = 4194304                 # bytes from which a block is worth large pages
-    SPARE = 8388608                 # capacity of the blocks whose memory is kept: those of the usual size
+    LARGE = 4194304                 # bytes from which a block gets huge pages
+    SPARE_CAPACITY = 8388608        # capacity of blocks whose memory is reused: the default size
     ENTRIES_MIN = 64
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
 cdef enum BatchState:
     BATCH_WHOLE
-    BATCH_DAMAGED                   # the hashes of some records do not fit
+    BATCH_DAMAGED                   # the hashes of some records do not match
     BATCH_TORN                      # some records are missing
 
 # magic, number, size, bytes and last 8 bytes of the file, first and last sequence, first and last timestamp, live
@@ -96,12 +97,12 @@ cdef enum BatchState:
 HEAD = struct.Struct("<8s6Q2q4Qq3QB")
 PAIR = struct.Struct("<2Q")
 DIGEST = struct.Struct("<Q")
-FILE_AT = 24                        # where HEAD says size and last bytes of the file
+FILE_AT = 24                        # offset in HEAD of size and last bytes of the file
 INDEX_MAGIC = b"PENSIDX2"
 
 
-cdef void give_back(char* data, size_t capacity) noexcept:
-    if capacity == <size_t>SPARE:
+cdef void free_data(char* data, size_t capacity) noexcept:
+    if capacity == <size_t>SPARE_CAPACITY:
         large_free(data, capacity)
     elif capacity:
         free(data)
@@ -114,13 +115,13 @@ cdef class MessageBlock:
         self.first_seq = first_seq
         self.last_seq = first_seq - 1
         self.removed = []
-        self.passed_over = []
+        self.skipped_offsets = []
 
     def __dealloc__(self):
         free(self.entries)
         free(self.seqs)
-        # Not by `source`: the garbage collector may have taken that away already.
-        give_back(self.data, self.capacity)
+        # Decides by `capacity`, not by `source`: the garbage collector may have cleared that already.
+        free_data(self.data, self.capacity)
 
     def __len__(self):
         return self.count
@@ -134,19 +135,20 @@ cdef class MessageBlock:
         cdef char* p
         if self.size + n > self.capacity:
             if self.views:
-                raise BufferError("the bytes of a block grow while a view of them is out")
+                raise BufferError("the bytes of a block can't grow while a view of them is exported")
             assert not self.borrowed
             wanted = self.capacity if self.capacity else DATA_MIN
             while wanted < self.size + n:
                 wanted *= 2
             if self.data == NULL and wanted >= <size_t>LARGE:
-                p = <char*>large_malloc(wanted)
+                p = <char*>large_alloc(wanted)
             else:
                 p = <char*>realloc(self.data, wanted)
             if p == NULL:
                 raise MemoryError(f"no memory for a block of {wanted} bytes")
             self.data = p
             self.capacity = wanted
+        assert self.size + n <= self.capacity
         return self.data + self.size
 
     cdef int _reserve_entry(self) except -1:
@@ -170,7 +172,15 @@ cdef class MessageBlock:
 
     cdef int push(self, uint64_t seq, uint32_t offset, int64_t ts, size_t size) except -1:
         cdef Entry* entry
+        # Searches in the block, and what recovery assigns next, rely on ascending sequences and offsets; the top bit
+        # of an offset marks a removed message.
         assert seq > self.last_seq
+        assert offset < <uint32_t>ENTRY_DEAD
+        assert self.borrowed or offset + size <= self.capacity
+        assert (
+            self.count == 0 or self.entries[self.count - 1].offset == <uint32_t>ENTRY_NONE
+            or self.entries[self.count - 1].offset & <uint32_t>ENTRY_OFFSET < offset
+        )
         if self.count == 0:
             self.first_seq = seq
             self.first_ts = ts
@@ -187,13 +197,15 @@ cdef class MessageBlock:
         self.last_ts = ts
         self.live += 1
         self.live_bytes += size
+        assert self.count <= self.entry_capacity and self.live <= self.count
+        assert self.live_bytes <= offset + size
         return 0
 
     cdef int _skip_to(self, uint64_t seq) except -1:
-        """A gap: empty entries when it is small, else the block turns sparse."""
+        """Handles a gap: adds empty entries when it is small, otherwise the block becomes sparse."""
         cdef uint64_t span = seq - self.first_seq
         cdef size_t i
-        assert span <= SPAN_MAX
+        assert span <= SPAN_MAX and seq > self.last_seq + 1
         if span < 1024 or span / DENSE_FACTOR < self.count:
             while self.last_seq + 1 < seq:
                 self._reserve_entry()
@@ -210,7 +222,7 @@ cdef class MessageBlock:
         return 0
 
     cdef int begin_at(self, uint64_t seq) except -1:
-        """An empty block's place among the others."""
+        """Sets the position of an empty block among the others."""
         assert self.count == 0
         self.first_seq = seq
         self.last_seq = seq - 1
@@ -252,6 +264,8 @@ cdef class MessageBlock:
     cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1:
         cdef Record r
         cdef size_t size
+        assert not self.closed                      # the index of a closed block would not have the note
+        assert kind != KIND_REMOVED or 0 < seq <= last
         r.seq = seq
         r.ts = <int64_t>last
         r.body = <const char*>&last_ts
@@ -259,9 +273,13 @@ cdef class MessageBlock:
         size = record_size(0, 0, r.body_len)
         encode_record(self.reserve(size), size, kind, seq, r.ts, NULL, 0, r.body, 0, r.body_len)
         self.size += size
+        assert self.written < self.size <= self.capacity
         return self._remember(kind, &r)
 
     cdef int note_batch(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1:
+        # The note covers exactly the bytes after it. A reserved note that was written already would stay empty.
+        assert not self.closed and self.written <= offset
+        assert offset + BATCH_NOTE_SIZE + size == self.size <= self.capacity and first <= last
         encode_record(self.data + offset, BATCH_NOTE_SIZE, KIND_BATCH, first, <int64_t>last, NULL, 0,
                       <const char*>&size, 0, sizeof(size))
         return 0
@@ -274,7 +292,7 @@ cdef class MessageBlock:
             self.replaces_upto = <uint64_t>r.ts
             return 0
         if kind == KIND_BATCH:
-            return 0                        # it is whole
+            return 0                        # the batch is complete
         if r.seq > self.floor:
             self.floor = r.seq
         if <uint64_t>r.ts >= self.last_at_least:
@@ -284,10 +302,10 @@ cdef class MessageBlock:
         return 0
 
     cdef void release(self) noexcept:
-        """Lets the bytes go; they can be loaded again."""
+        """Releases the bytes, which can be loaded again; a no-op while a view of them is exported."""
         if self.views:
             return
-        give_back(self.data, self.capacity)
+        free_data(self.data, self.capacity)
         self.source = None
         self.borrowed = False
         self.data = NULL
@@ -299,13 +317,14 @@ cdef class MessageBlock:
     # ------------------------------------------------------------------ for the store
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        """The block's bytes, read only; they don't move while a view is out."""
+        """The block's bytes, read only; they don't move while a view is exported."""
         if self.data == NULL:
             raise BufferError(f"the bytes of block {self.number} are not loaded")
         PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
         self.views += 1
 
     def __releasebuffer__(self, Py_buffer* view):
+        assert self.views > 0 and self.data != NULL
         self.views -= 1
 
     def scan(self, const unsigned char[:] data not None, bint copy=True):
@@ -323,23 +342,24 @@ cdef class MessageBlock:
             self.data = <char*>&data[0]
             self.verify = True
         status = self._fill(n)
+        assert self.size <= n and self.live <= self.count
         if status == RECORD_END:
             return None
         return self.size, WHY.get(status, f"its sequence does not follow {self.last_seq}")
 
     cdef int _fill(self, size_t n) except -2:
-        """Entries and notes from the first n bytes: RECORD_END, or the status of the first bad record,
-        -1 when a sequence can't be."""
+        """Reads entries and notes from the first n bytes: RECORD_END, or the status of the first bad record,
+        -1 for an impossible sequence."""
         cdef Record r
         cdef int kind = 0, status
-        cdef size_t behind
+        cdef size_t good
         while True:
             status = decode_record(self.data + self.size, n - self.size, &r, &kind, True)
             if status == RECORD_BAD_HASH:
-                behind = self._good_behind(self.size + r.size, n)
-                if behind:
-                    self.passed_over.append(self.size)
-                    self.size = behind
+                good = self._next_good(self.size + r.size, n)
+                if good:
+                    self.skipped_offsets.append(self.size)
+                    self.size = good
                     continue
             if status != RECORD_OK:
                 return status
@@ -357,11 +377,11 @@ cdef class MessageBlock:
                 self.push(r.seq, <uint32_t>self.size, r.ts, r.size)
             self.size += r.size
 
-    cdef size_t _good_behind(self, size_t at, size_t n) noexcept:
-        """Where the next record that is kept begins when one follows the other by their lengths; 0 when none does.
+    cdef size_t _next_good(self, size_t at, size_t n) noexcept:
+        """Offset of the next valid record, found by the lengths of the damaged ones; 0 when there is none.
 
-        A record that is damaged inside, or was half written over by its removal, still says how long it is. A
-        torn batch is not kept: the block is cut in front of it.
+        A record with damaged contents, or one that its removal has partially overwritten, still has its length. A
+        torn batch is not valid: the block is truncated before it.
         """
         cdef Record r
         cdef int kind = 0, status, state
@@ -383,19 +403,19 @@ cdef class MessageBlock:
                 return found if state == BATCH_WHOLE else 0
 
     cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept:
-        """Is some of the batch after the note `r`, which is at `size`, missing? A crash in the middle of a write
-        leaves such a batch, and nothing good behind it.
+        """Is a part of the batch after the note `r`, which is at `size`, missing? A crash during a write
+        leaves such a batch, with no valid record after it.
 
-        One message that is damaged while later records are kept is lost alone: its batch was acked long ago.
-        With nothing behind it the block would be cut at that message, and the next recovery would find the batch
+        A damaged message that later records follow is lost alone: its batch was acked long ago. Without
+        later records the block would be truncated at that message, and the next recovery would find the batch
         torn.
         """
         cdef size_t at = self.size + r.size
         cdef int state = self._batch_state(r, &at, n)
-        return state == BATCH_TORN or (state == BATCH_DAMAGED and self._good_behind(at, n) == 0)
+        return state == BATCH_TORN or (state == BATCH_DAMAGED and self._next_good(at, n) == 0)
 
     cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept:
-        """The BatchState of the batch that the note `r` announces and that begins at `at`, which then is its end."""
+        """The BatchState of the batch of note `r`, which begins at `at`; sets `at` to its end."""
         cdef Record member
         cdef int kind = 0, status, state = BATCH_WHOLE
         cdef size_t end
@@ -409,22 +429,22 @@ cdef class MessageBlock:
         while at[0] < end:
             status = decode_record(self.data + at[0], end - at[0], &member, &kind, True)
             if status == RECORD_BAD_HASH:
-                if not self.closed:     # of a closed block nothing is cut
+                if not self.closed:     # a closed block is never truncated
                     state = BATCH_DAMAGED
             elif status != RECORD_OK:
                 return BATCH_TORN
             at[0] += member.size
         return state
 
-    def let_go(self):
-        """Lets the bytes go, when they were not copied."""
+    def release_borrowed(self):
+        """Releases the bytes if they are borrowed."""
         if self.borrowed:
             self.release()
 
     # ------------------------------------------------------------------ the index of a closed block
 
     def export_index(self, uint64_t file_size=0, uint64_t file_tail=0):
-        """All that recovery needs to know of a closed block without reading it; see the .pyi."""
+        """Everything that recovery needs of a closed block without reading it; see the .pyi."""
         cdef bytes head, body
         cdef list parts = []
         assert self.closed and self.data != NULL
@@ -449,7 +469,7 @@ cdef class MessageBlock:
         return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
 
     cdef bytes _subject_table(self):
-        """A row for each chain that begins in this block. A subject has one with live messages at most."""
+        """A row for each chain that begins in this block. At most one chain of a subject has live messages."""
         cdef unsigned char* reached = <unsigned char*>calloc(self.count + 1, 1)
         cdef size_t i, at
         cdef SubjectRow row
@@ -501,7 +521,7 @@ cdef class MessageBlock:
 
     @staticmethod
     def from_index(bytes index not None, uint64_t number, uint64_t file_size, uint64_t file_tail):
-        """The closed block an index tells of; see the .pyi."""
+        """The closed block that an index describes; see the .pyi."""
         cdef MessageBlock block
         cdef const char* p = <const char*>index
         cdef size_t n = len(index), at, i, count, removed, size
@@ -509,13 +529,13 @@ cdef class MessageBlock:
         if n < <size_t>(HEAD.size + DIGEST.size):
             raise ValueError("it is too short")
         if DIGEST.unpack_from(index, n - DIGEST.size)[0] != xxh64(p, n - DIGEST.size, 0):
-            raise ValueError("its hash does not fit its bytes")
+            raise ValueError("its hash does not match its bytes")
         (magic, of_number, size, of_size, of_tail, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
          last_at_least, noted_ts, replaces_upto, count, removed, sparse) = HEAD.unpack_from(index)
         if magic != INDEX_MAGIC:
             raise ValueError("it has another format")
         if of_number != number or of_size != file_size or of_tail != file_tail:
-            raise ValueError("it speaks of other bytes than the block holds")
+            raise ValueError("it belongs to a block file with other bytes")
         if count > n or removed > n:
             raise ValueError("its counts do not fit its size")
         at = HEAD.size + removed * PAIR.size
@@ -523,12 +543,12 @@ cdef class MessageBlock:
         if i > n - DIGEST.size or first_seq == 0:
             raise ValueError("its counts do not fit its size")
         if (first_seq | last_seq | floor | last_at_least) >> SEQ_BITS:
-            raise ValueError("it holds sequences there can't be")
+            raise ValueError("it contains sequences that are out of range")
         block = MessageBlock(number, first_seq)
         block.removed = [PAIR.unpack_from(index, HEAD.size + k * PAIR.size) for k in range(removed)]
         block._take_entries(p + at, count, p + at + count * sizeof(Entry) if sparse else NULL)
         block.subject_rows = index[i:n - DIGEST.size]
-        # Power loss can leave a file empty: it has no farthest record.
+        # A power failure can leave a file empty: it has no farthest record.
         if block.last_seq != last_seq or block.live != live or live_bytes > size or (count and block.farthest >= size):
             raise ValueError("its entries contradict its counts")
         block.first_ts = first_ts
@@ -541,6 +561,7 @@ cdef class MessageBlock:
         block.size = block.written = size
         block.reach = last_seq
         block.closed = True
+        assert block.live <= block.count and block.first_seq <= block.last_seq + 1
         return block
 
     cdef int _take_entries(self, const char* p, size_t count, const char* seqs) except -1:
@@ -557,7 +578,7 @@ cdef class MessageBlock:
         self.count = count
         for i in range(count):
             if seqs != NULL and (self.seqs[i] < i or (i and self.seqs[i] <= self.seqs[i - 1])):
-                raise ValueError("its sequences do not rise")
+                raise ValueError("its sequences do not ascend")
             if self.entries[i].offset == <uint32_t>ENTRY_NONE:
                 continue
             self.live += not self.entries[i].offset & <uint32_t>ENTRY_DEAD
@@ -565,7 +586,7 @@ cdef class MessageBlock:
                 self.farthest = self.entries[i].offset & <uint32_t>ENTRY_OFFSET
         if count:
             self.last_seq = self.seq_at(count - 1)
-        # Links out of the block are made anew when the blocks are put together.
+        # The log creates links to other blocks again when it merges this one.
         for i in range(count):
             if self.entries[i].next_delta > self.last_seq - self.seq_at(i):
                 self.entries[i].next_delta = 0

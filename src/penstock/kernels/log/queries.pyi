@@ -1,4 +1,4 @@
-"""Questions about a log: direct gets, and the counts of subjects."""
+"""Queries of a log: direct gets, and the counts of subjects."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -9,20 +9,20 @@ from penstock.kernels.wire.dispatch import ServiceSink
 from penstock.kernels.wire.sinks import Sink
 
 class Streams(Protocol):
-    """Whose streams are asked for."""
+    """The owner of the streams."""
 
     @property
     def streams(self) -> Mapping[str, Any]:
-        """By name; of each, `log` and `config.allow_direct` are looked at."""
+        """By name; direct gets use `log` and `config.allow_direct` of each."""
 
     def may_answer(self) -> bool:
-        """Applies what arrived before. False: this request can't be answered just now."""
+        """Applies earlier publishes. False: this request can't be answered now."""
 
 class DirectGets(ServiceSink):
     """The service of `$JS.API.>`, which answers plain direct gets by itself.
 
-    callback, before -- of ServiceSink: who gets every other request. engine -- the streams.
-    not_found -- header block of the answer when there is no such message.
+    callback, before -- of ServiceSink: receives every other request. engine -- the streams.
+    not_found -- header block of the response when there is no such message.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ def send_run(
     room: int,
     bare: bool,
 ) -> tuple[int, int, int]:
-    """Sends the messages at or after `seq` that the filter (b"" = all) matches, as a batched direct get does.
+    """Sends the messages at or after `seq` that the filter (b"" = all) matches, for a batched direct get.
 
-    name -- of the stream. pending -- how many there are. most -- messages, 0 = all. room -- ends after the
-    message that uses it up, bytes of subjects, headers and payloads. bare -- without headers.
+    name -- of the stream. pending -- how many there are. most -- messages, 0 = all. room -- bytes of
+    subjects, headers and payloads; ends after the message that exceeds it. bare -- without headers.
     Returns how many were sent, the last one's sequence (0 = none) and how many are left.
     """
 
@@ -64,18 +64,18 @@ def send_these(
     most: int,
     room: int,
 ) -> tuple[int, int, int]:
-    """The same with the messages of these sequences, ascending; the ones that are gone are passed over."""
+    """The same with the messages of these ascending sequences; skips removed ones."""
 
 class SubjectCounts:
-    """Taken when it is made; what happens to the log afterwards changes nothing."""
+    """A snapshot of the subjects that match a filter, and their counts."""
 
     def __init__(self, log: StreamLog, filter: bytes) -> None: ...
     def __len__(self) -> int:
-        """How many subjects."""
+        """Number of subjects."""
 
     def sort(self, work: int) -> int:
-        """Goes on putting them in order, for about so many comparisons; returns how many of them it did not
-        need. They are in order when that is more than 0."""
+        """Continues to sort the subjects, with at most about `work` comparisons; returns how many of these
+        are left. The subjects are in order when that is more than 0."""
 
     def rows(self, start: int, stop: int) -> list[tuple[bytes, int]]:
-        """Subjects and counts of a part. Before they are in order: each of them is at some place."""
+        """Subjects and counts of a range of indexes. Before sorting is complete, the order is arbitrary."""

@@ -1,30 +1,30 @@
 # cython: auto_pickle=False
-"""Questions about a log that the JetStream API answers: direct gets, and the counts of subjects.
+"""Queries of a log for the JetStream API: direct gets, and the counts of subjects.
 
-Direct gets: the plain ones are answered here, and the messages of batches made.
+Direct gets: this kernel answers plain ones, and builds the messages of batches.
 
-What most requests say (a sequence, the next or the last message of a literal subject) is read and answered
-without Python. Whatever else a request holds, and whatever is to be refused but a message that isn't there,
-is left to the service's callback, which knows all of it: this sink only answers as that one would.
+The common requests (a sequence, the next or the last message of a literal subject) are parsed and answered
+without Python. Every other request, and every error except a missing message,
+is left to the service's callback, which implements the complete API: the responses of this sink equal its.
 
-Invariants: nothing of the log is pointed at while an answer is routed (who gets it may change the log); an
-answer is made after everything that arrived before was applied.
-Rejected: a JSON parser (what is not read here goes to one); a cache of streams by name (one that was deleted,
-or changed, would have to leave it).
+Invariants: no pointer into the log exists while a response is routed (its receiver may change the log); all
+earlier publishes are applied before a response is built.
+Rejected: a JSON parser (requests that this kernel doesn't parse go to one); a cache of streams by name (it would have
+to be invalidated when a stream is deleted or changed).
 
-The subjects that a filter matches in a log, with their counts, as they were at one moment.
+SubjectCounts: a snapshot of the subjects that a filter matches, with their counts.
 
-A stream has millions of subjects, and an answer that lists some in order has to sort all that match: a tenth of
-a second for 300,000. So what is listed is copied first (10 ms for as many), and sorted piece by piece in later
-turns, while the log goes on.
+A stream has millions of subjects, and a response that lists some in order has to sort all matches: a tenth of
+a second for 300,000. So the list is copied first (10 ms for as many), and sorted in slices in later
+turns of the event loop, while the log may change.
 
-Theory of operation. A merge sort from the bottom: runs of RUN subjects are sorted one by one, then pairs of
-runs are merged into runs of twice the length, until one is left. A merge stops anywhere and goes on there.
+Theory of operation. A bottom-up merge sort: runs of RUN subjects are sorted one by one, then pairs of
+runs are merged into runs of twice the length, until one is left. A merge can stop and continue anywhere.
 
-Invariant: `order` has each place once. Runs of `width` of it are in order; from `at` on, a pair of them is being
-merged into `merged`, which becomes `order` when all its pairs are done.
+Invariant: `order` has each index once. Its runs of `width` are in order; from `at` on, a pair of them is being
+merged into `merged`, which becomes `order` after its last pair.
 
-Rejected: qsort of everything (it can't stop); an index of subjects in order (each new subject would pay for it).
+Rejected: qsort of everything (it can't be interrupted); an ordered index of subjects (a cost for each new subject).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -50,7 +50,7 @@ from penstock.faults import note
 cdef enum:
     VERB_SIZE = 11                  # "DIRECT.GET."
     ADDED_MAX = 220                 # bytes of added names and numbers, without subject and stream
-    DIGITS_MAX = 18                 # what has more is no sequence of this server
+    DIGITS_MAX = 18                 # a sequence of this server never has more
 
 
 cdef inline char* put_text(char* d, const char* s, size_t n) noexcept nogil:
@@ -67,7 +67,7 @@ cdef inline char* put_padded(char* d, int64_t v, int digits) noexcept nogil:
 
 
 cdef void put_second(char* d, int64_t second) noexcept:
-    """2026-01-02T03:04:05 of seconds since 1970; the year has four digits within 64 bits of nanoseconds."""
+    """Writes 2026-01-02T03:04:05 for seconds since 1970; the year has four digits within 64 bits of nanoseconds."""
     cdef int64_t days = second // 86400
     cdef int64_t left = second - days * 86400
     cdef int64_t z = days + 719468                              # days since 0000-03-01
@@ -121,7 +121,7 @@ cdef class Answers:
         start = self.out.reserve(r.body_len + r.subject_len + name_len + ADDED_MAX)
         d = start
         if not bare:
-            # A stored block that doesn't end as one is none: it is left out.
+            # A stored header block without its final CRLF is invalid and left out.
             if r.header_len >= 4 and memcmp(r.body + r.header_len - 4, b"\r\n\r\n", 4) == 0:
                 d = put_text(d, r.body, r.header_len - 2)
             else:
@@ -169,7 +169,7 @@ cdef const char* text_end(const char* p, const char* end) noexcept nogil:
 
 
 cdef bint read_ask(const char* p, size_t n, Ask* ask) noexcept nogil:
-    """What a request's body asks for; False when it holds anything unusual."""
+    """Parses a request's body; False for anything unusual."""
     cdef const char* end = p + n
     cdef const char* name
     cdef const char* value
@@ -246,7 +246,7 @@ cdef class DirectGets(ServiceSink):
         return ServiceSink.deliver(self, sub, m, origin)
 
     cdef int try_answer(self, const char* p, size_t n, const Message* m) except -1:
-        """The same; 0 as well when it raises: the callback then tells the requester what is wrong."""
+        """answer(), which must not raise: 0 after an exception, and the callback then reports the error."""
         try:
             return self.answer(p, n, m)
         except Exception as error:
@@ -254,7 +254,7 @@ cdef class DirectGets(ServiceSink):
             return 0
 
     cdef int answer(self, const char* p, size_t n, const Message* m) except -1:
-        """Answers a request to `<stream>` or `<stream>.<subject>`: 1, or 0 when that is for the callback."""
+        """Answers a request to `<stream>` or `<stream>.<subject>`: 1, or 0 when it is left to the callback."""
         cdef const char* end = p + n
         cdef const char* name_end = token_end(p, end)
         cdef size_t name_len = <size_t>(name_end - p)
@@ -303,7 +303,7 @@ def send_run(
     SubscriptionIndex index not None, bytes reply not None, bytes name not None, StreamLog log not None, *,
     bytes filter not None, uint64_t seq, uint64_t pending, uint64_t most, int64_t room, bint bare,
 ):
-    """Messages in order of sequence; see the .pyi."""
+    """Sends messages in order of sequence; see the .pyi."""
     cdef Answers answers = Answers()
     cdef Message asked
     cdef Record r
@@ -315,7 +315,7 @@ def send_run(
         if seq == 0:
             break
         if not log.read(seq, &r):
-            seq += 1                # the disk lost it
+            seq += 1                # damaged on disk
             continue
         if pending:
             pending -= 1
@@ -335,7 +335,7 @@ def send_these(
     SubscriptionIndex index not None, bytes reply not None, bytes name not None, StreamLog log not None, *,
     list seqs not None, uint64_t most, int64_t room,
 ):
-    """The messages of these sequences; see the .pyi."""
+    """Sends the messages of these sequences; see the .pyi."""
     cdef Answers answers = Answers()
     cdef Message asked
     cdef Record r
@@ -366,7 +366,7 @@ cdef void set_reply(Message* asked, bytes reply) noexcept:
 
 cdef enum:
     RUN = 16                    # sorted by insertion
-    RUN_WORK = 64               # comparisons that takes
+    RUN_WORK = 64               # comparisons to sort a run
 
 
 cdef class SubjectCounts:
@@ -408,7 +408,7 @@ cdef class SubjectCounts:
         return found < 0 or (found == 0 and a.text_len < b.text_len)
 
     cdef size_t _sort_run(self) noexcept:
-        """Sorts the next run of the first length; returns the work it took."""
+        """Sorts the next run of the initial length; returns the work."""
         cdef size_t end = self.at + RUN if self.at + RUN < self.total else self.total
         cdef size_t i, hole
         cdef uint32_t item
@@ -423,7 +423,7 @@ cdef class SubjectCounts:
         return RUN_WORK
 
     cdef size_t _merge(self, size_t most) noexcept:
-        """Goes on with a pair of runs for `most` subjects at most; returns how many it put in order."""
+        """Continues to merge a pair of runs, up to `most` subjects; returns how many it merged."""
         cdef size_t middle = self.at + self.width, end = middle + self.width
         cdef size_t out, done = 0
         if middle > self.total:
@@ -454,7 +454,7 @@ cdef class SubjectCounts:
     def sort(self, size_t work):
         cdef size_t done
         while work and (self.width == 0 or self.width < self.total):
-            if self.at == self.total:       # all runs of a length are there
+            if self.at == self.total:       # all runs of this length are complete
                 if self.width == 0:
                     self.width = RUN
                 else:

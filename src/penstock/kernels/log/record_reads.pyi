@@ -1,22 +1,22 @@
-"""Single records of closed blocks, read ahead by a thread."""
+"""Prefetches single records of closed blocks with a thread."""
 
 class Reading:
-    """Reads pieces of files into memory.
+    """Reads ranges of files into memory.
 
-    files: names, and the pieces wanted of each: an offset and a size, 32 bits, as `struct` packs "=2I".
+    files: names, and the ranges of each: an offset and a size, 32 bits, as `struct` packs "=2I".
     Raises OSError for a file that can't be opened.
     """
 
     def __init__(self, files: list[tuple[bytes, bytes]]) -> None: ...
     def take(self) -> bytes:
-        """All pieces, one behind the other, zeros where a file ends too early. Reads what isn't read yet.
-        Raises OSError for what can't be read, whichever piece it was."""
+        """All ranges, concatenated, with zeros where a file ends early. Reads the ranges that aren't read
+        yet. Raises OSError when any range can't be read."""
 
 class BlockReads:
-    """Records that a pump has read ahead. For kernels; Python looks at what it costs."""
+    """Records that a pump has prefetched. For kernels; Python reads only its counters."""
 
     fetched: int
     """Records read without their blocks so far, without those in flight."""
 
     def memory(self) -> int:
-        """Bytes held."""
+        """Allocated bytes."""

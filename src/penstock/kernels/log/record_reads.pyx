@@ -1,33 +1,32 @@
 # cython: auto_pickle=False
-"""Single records of closed blocks, read ahead by a thread. This is the kernels' file IO.
+"""Prefetches single records of closed blocks with a thread. This is the kernels' file IO.
 
-Pieces of files, read by two threads at once: by one that does nothing else, and by whoever waits for them.
+Reading reads ranges of files with two threads at once: a dedicated one, and the one that waits for the result.
 
-Theory of operation. A pread of a small record from the page cache costs 0.5 us, which is more than all the rest of
-its delivery. So whoever knows what it will need next asks for it here and goes on; when it needs the bytes, it
-takes a share of what is not read yet. Both take STEP pieces at a time off a counter. A thread that gets no core
-is never waited for; one that is in the middle of its step is.
+Theory of operation. A pread of a small record from the page cache costs 0.5 us, which is more than the rest of
+its delivery. So a caller that knows its next records starts a Reading and continues; when it needs the bytes, it
+helps to read the remaining ranges. Both threads claim STEP ranges at a time from an atomic counter. The caller
+waits only for a step that the dedicated thread has already claimed, never for an idle thread to be scheduled.
 
-Invariants: the thread touches no Python object, and is made when it is first needed. What it works on (`held`)
-isn't freed. Descriptors are closed by whoever finishes the last piece, so that what nobody takes holds none. After
-a fork the child has no thread, and makes one when it needs it; what its parent's was in the middle of has failed.
+Invariants: the thread touches no Python object, and starts when it is first needed. A job that it works on (`in_use`)
+isn't freed. The thread that finishes the last range closes the descriptors, so that a Reading that is never taken
+has none open. After a fork the child has no thread, and starts one when needed; the parent's job in progress fails.
 
-Rejected: a Python thread (it waits for the interpreter's lock until the tick is over, and then it is late); one
-thread a reader (they would compete for the same two or four cores); io_uring (containers forbid it more often than
-not, and a read of cached pages saves little beside the page's way into the cache of the core); mapping (a page
-fault costs more than a pread).
+Rejected: a Python thread (it waits for the interpreter's lock until the end of the tick, which is too late); one
+thread per reader (they would compete for the same two or four cores); io_uring (containers often forbid it, and it
+saves little when pages are cached); mapping (a page fault costs more than a pread).
 
-Single records of closed blocks, without their blocks: for whoever takes few of a block's messages.
+BlockReads reads single records of closed blocks without loading the blocks, for consumers of few of their messages.
 
-To bring a block back costs some 300 us (its pages are mapped and populated), and a filter that takes one message in
-a thousand has about a hundred in each: 3 us a message, several times of what the rest of its delivery costs. A
-pread costs 0.5 us. So the next messages of a run that lie in one block are read at once, each by itself, when
-they lie so far apart that this is cheaper; else the block is loaded. While one group of them is delivered, the next
-one is on its way.
+Loading a block costs some 300 us (its pages are mapped and populated), and a filter that matches one message in
+a thousand has about a hundred in each: 3 us per message, several times the cost of the rest of its delivery. A
+pread costs 0.5 us. So the next messages of a run that are in one block are read together, each by its own range, when
+they are far enough apart that this is cheaper; otherwise the block is loaded. While one group is delivered, the next
+one is being read.
 
-Invariants: a record counts only when its hash and its sequence are right. In every other case (the disk refuses,
-the file is encrypted or compressed, too short, a record is damaged) the block is loaded as ever, and LogCore says
-what is lost. What was read stays right whatever happens to the block, since a sequence is never used twice; whether
+Invariants: a record counts only when its hash and its sequence are right. In every other case (an IO error,
+an encrypted, compressed or short file, a damaged record) the block is loaded as usual, and LogCore reports
+losses. A record that was read stays valid after changes to the block, since sequences are never reused; whether
 its message is still there, the block's entry tells.
 
 Rejected: keeping more blocks mapped (a stream has any number of them, and the resident memory of the process grows
@@ -101,45 +100,45 @@ cdef extern from *:
     void store "__atomic_store_n"(int* number, int value, int order) nogil
 
 cdef enum:
-    STEP = 16                       # pieces taken at a time
+    STEP = 16                       # ranges claimed at a time
     SHARED = 32                     # fewer are read faster than the thread wakes up
 
-cdef struct Want:
+cdef struct RangeRead:
     int fd
-    Piece piece
-    size_t at                       # where in the bytes it goes
+    FileRange source
+    size_t at                       # offset in the job's bytes
 
 cdef struct Job:
-    Want* wants
+    RangeRead* reads
     size_t count
     int* fds
     size_t fd_count
     char* bytes
-    size_t taken                    # of the wants; beyond count: all are
+    size_t taken                    # claimed reads; may exceed count
     size_t done
-    int failed                      # errno of a piece that could not be read
-    bint held                       # the thread works on it
+    int failed                      # errno of a range that could not be read
+    bint in_use                     # the thread works on it
     Job* next                       # in the queue
 
-cdef pthread_mutex_t lock           # of everything below, and of each job's held and next
+cdef pthread_mutex_t lock           # of everything below, and of each job's in_use and next
 cdef pthread_cond_t queued
-cdef pthread_cond_t let_go
+cdef pthread_cond_t released
 cdef Job* first = NULL
 cdef Job* last = NULL
 cdef Job* current = NULL            # of the thread
 cdef bint running = False
 
 
-cdef int read_piece(const Want* want, char* d) noexcept nogil:
-    """Reads it all, with zeros behind the file's end: 0, or errno."""
+cdef int read_range(const RangeRead* read, char* d) noexcept nogil:
+    """Reads the whole range, with zeros after the file's end: 0, or errno."""
     cdef size_t done = 0
     cdef ssize_t got
-    while done < want.piece.size:
-        got = read_at(want.fd, d + done, want.piece.size - done, <off_t>want.piece.offset + <off_t>done)
+    while done < read.source.size:
+        got = read_at(read.fd, d + done, read.source.size - done, <off_t>read.source.offset + <off_t>done)
         if got > 0:
             done += <size_t>got
         elif got == 0:
-            memset(d + done, 0, want.piece.size - done)
+            memset(d + done, 0, read.source.size - done)
             break
         elif errno != EINTR:
             return errno
@@ -154,7 +153,7 @@ cdef void close_all(Job* job) noexcept nogil:
 
 
 cdef void work(Job* job) noexcept nogil:
-    """Reads what nobody has taken yet."""
+    """Reads the ranges that neither thread has claimed."""
     cdef size_t start, end, i
     cdef int failed
     while True:
@@ -163,7 +162,7 @@ cdef void work(Job* job) noexcept nogil:
             return
         end = start + STEP if start + STEP < job.count else job.count
         for i in range(start, end):
-            failed = read_piece(&job.wants[i], job.bytes + job.wants[i].at)
+            failed = read_range(&job.reads[i], job.bytes + job.reads[i].at)
             if failed:
                 store(&job.failed, failed, RELAXED)
         if fetch_add(&job.done, end - start, BOTH) + end - start == job.count:
@@ -181,30 +180,30 @@ cdef void* serve(void* nothing) noexcept nogil:
         first = job.next
         if first == NULL:
             last = NULL
-        job.held = True
+        job.in_use = True
         pthread_mutex_unlock(&lock)
         work(job)
         pthread_mutex_lock(&lock)
-        job.held = False
+        job.in_use = False
         current = NULL
-        pthread_cond_broadcast(&let_go)
+        pthread_cond_broadcast(&released)
 
 
-cdef void begin_anew() noexcept nogil:
-    """In a forked child."""
+cdef void reset_after_fork() noexcept nogil:
+    """Runs in a forked child."""
     global first, last, current, running
     pthread_mutex_init(&lock, NULL)
     pthread_cond_init(&queued, NULL)
-    pthread_cond_init(&let_go, NULL)
+    pthread_cond_init(&released, NULL)
     if current != NULL:
-        current.held = False
+        current.in_use = False
         current.failed = EINTR
     first = last = current = NULL
     running = False
 
 
 cdef void start_thread() noexcept nogil:
-    """With the lock held. Without a thread, whoever waits reads everything."""
+    """The caller holds the lock. If no thread can be created, the waiting caller reads everything."""
     global running
     cdef pthread_t thread
     cdef sigset_t all_signals, before
@@ -232,7 +231,7 @@ cdef void put(Job* job) noexcept nogil:
 
 
 cdef void withdraw(Job* job) noexcept nogil:
-    """When it returns, the thread knows nothing of the job any more."""
+    """Removes a job from the queue and waits until the thread doesn't use it: the caller may then free it."""
     global first, last
     cdef Job* before = NULL
     cdef Job* one
@@ -248,8 +247,8 @@ cdef void withdraw(Job* job) noexcept nogil:
             before.next = job.next
         if last == job:
             last = before
-    while job.held:
-        pthread_cond_wait(&let_go, &lock)
+    while job.in_use:
+        pthread_cond_wait(&released, &lock)
     pthread_mutex_unlock(&lock)
 
 
@@ -259,22 +258,22 @@ cdef class Reading:
 
     def __cinit__(self, list files not None):
         cdef size_t total = 0, i = 0, n
-        cdef const Piece* wanted
-        cdef bytes pieces
+        cdef const FileRange* wanted
+        cdef bytes ranges
         cdef int fd
-        for _, pieces in files:
-            self.job.count += <size_t>PyBytes_GET_SIZE(pieces) // sizeof(Piece)
-        self.job.wants = <Want*>array_new(self.job.count, sizeof(Want), b"pieces to read")
+        for _, ranges in files:
+            self.job.count += <size_t>PyBytes_GET_SIZE(ranges) // sizeof(FileRange)
+        self.job.reads = <RangeRead*>array_new(self.job.count, sizeof(RangeRead), b"pieces to read")
         self.job.fds = <int*>array_zeroed(<size_t>len(files), sizeof(int), b"files to read")
-        for path, pieces in files:
+        for path, ranges in files:
             fd = open(<bytes?>path, O_RDONLY | O_CLOEXEC)
             if fd < 0:
                 raise OSError(errno, os.strerror(errno), os.fsdecode(path))
             self.job.fds[self.job.fd_count] = fd
             self.job.fd_count += 1
-            wanted = <const Piece*>PyBytes_AS_STRING(pieces)
-            for n in range(<size_t>PyBytes_GET_SIZE(pieces) // sizeof(Piece)):
-                self.job.wants[i] = Want(fd, wanted[n], total)
+            wanted = <const FileRange*>PyBytes_AS_STRING(ranges)
+            for n in range(<size_t>PyBytes_GET_SIZE(ranges) // sizeof(FileRange)):
+                self.job.reads[i] = RangeRead(fd, wanted[n], total)
                 total += wanted[n].size
                 i += 1
         self.data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
@@ -284,11 +283,11 @@ cdef class Reading:
 
     def __dealloc__(self):
         if self.job.count >= SHARED:
-            fetch_add(&self.job.taken, self.job.count, RELAXED)     # nobody begins another piece
+            fetch_add(&self.job.taken, self.job.count, RELAXED)     # neither thread claims another range
             with nogil:
                 withdraw(&self.job)
         close_all(&self.job)
-        free(self.job.wants)
+        free(self.job.reads)
         free(self.job.fds)
 
     def take(self):
@@ -304,22 +303,22 @@ cdef class Reading:
 
 pthread_mutex_init(&lock, NULL)
 pthread_cond_init(&queued, NULL)
-pthread_cond_init(&let_go, NULL)
-pthread_atfork(NULL, NULL, begin_anew)
+pthread_cond_init(&released, NULL)
+pthread_atfork(NULL, NULL, reset_after_fork)
 
 
 # --- record reads
 
 cdef enum:
-    GROUP_MAX = 256                 # pieces read at once
-    BYTES_MAX = 65536               # of them, unless there is one alone
-    FEW = 16                        # so many cost less than any block
-    WORTH = 16384                   # bytes of a block to load that cost as much as one pread
-    ALONE = 8                       # a single record of up to an eighth of its block is worth it
+    GROUP_MAX = 256                 # records of a group
+    BYTES_MAX = 65536               # their bytes, unless there is only one
+    SPARSE_RECORDS_MAX = 16         # up to this many reads cost less than loading any block
+    LOAD_BYTES_PER_READ = 16384     # loading this many bytes of a block costs as much as one pread
+    SINGLE_RECORD_SHARE = 8         # a single record is read alone if it is at most this fraction of its block
 
 
 cdef inline size_t room_of(MessageBlock block, size_t at) noexcept:
-    """Bytes from an entry's record to the next one: the record, and perhaps notes behind it. 0: there is no telling."""
+    """Bytes from an entry's record to the next one: the record, and possibly notes after it. 0: unknown."""
     cdef size_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET, end
     at += 1
     while at < block.count and block.entries[at].offset == <uint32_t>ENTRY_NONE:
@@ -328,21 +327,21 @@ cdef inline size_t room_of(MessageBlock block, size_t at) noexcept:
     return end - offset if end > offset else 0
 
 
-cdef bint is_worth_loading(MessageBlock block, size_t at, const uint64_t* upcoming, size_t n) noexcept:
-    """Is the whole block cheaper than the records of so many sequences, all of this block? `at`: the first one's."""
+cdef bint should_load_block(MessageBlock block, size_t at, const uint64_t* upcoming, size_t n) noexcept:
+    """Is loading the block cheaper than reading the records of n of its sequences? `at`: the first one's entry."""
     cdef size_t room = room_of(block, at), last
     cdef size_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET, span
-    if room > BYTES_MAX and room > block.size // ALONE:
+    if room > BYTES_MAX and room > block.size // SINGLE_RECORD_SHARE:
         return True
-    if n <= FEW:
+    if n <= SPARSE_RECORDS_MAX:
         return False
     last = block.find_from(upcoming[n - 1])
     span = (block.entries[last].offset & <uint32_t>ENTRY_OFFSET) - offset
-    return block.entries[last].offset != <uint32_t>ENTRY_NONE and span < n * room + (n - 1) * WORTH
+    return block.entries[last].offset != <uint32_t>ENTRY_NONE and span < n * room + (n - 1) * LOAD_BYTES_PER_READ
 
 
 cdef inline size_t up_to(const uint64_t* upcoming, size_t n, uint64_t last) noexcept:
-    """How many of the sequences, which ascend, are <= last."""
+    """How many of the ascending sequences are <= last."""
     cdef size_t low = 0, middle
     while low < n:
         middle = (low + n) // 2
@@ -361,46 +360,46 @@ cdef class Group:
 
     cdef void drop(self) noexcept:
         free(self.seqs)
-        free(self.pieces)
+        free(self.ranges)
         self.seqs = NULL
-        self.pieces = NULL
+        self.ranges = NULL
         self.data = self.reading = None
         self.count = self.at = self.data_at = 0
 
-    cdef bint turn_to(self, uint64_t seq) noexcept:
-        """Is the record of a sequence, which never goes back, the next one?"""
+    cdef bint advance_to(self, uint64_t seq) noexcept:
+        """Advances to the record of a sequence, which never decreases; True when the group has it."""
         while self.at < self.count and self.seqs[self.at] < seq:
-            self.data_at += self.pieces[self.at].size
+            self.data_at += self.ranges[self.at].size
             self.at += 1
         return self.at < self.count and self.seqs[self.at] == seq
 
-    cdef int ask(self, LogCore log, const uint64_t* upcoming, size_t n) except -1:
-        """Asks for the records of the next sequences, up to the first one whose block is there or is to be loaded.
-        With a count of 0 afterwards: for none."""
-        cdef size_t i = 0, here, taken
+    cdef int request(self, LogCore log, const uint64_t* upcoming, size_t n) except -1:
+        """Starts reading the records of the next sequences, up to the first one whose block is resident or should be
+        loaded. Leaves `count` at 0 when there are none."""
+        cdef size_t i = 0, in_block, taken
         cdef size_t total = 0, block_at
         cdef MessageBlock block
         cdef list files = []
         self.drop()
         self.seqs = <uint64_t*>array_new(GROUP_MAX, sizeof(uint64_t), b"records to read ahead")
-        self.pieces = <Piece*>array_new(GROUP_MAX, sizeof(Piece), b"records to read ahead")
+        self.ranges = <FileRange*>array_new(GROUP_MAX, sizeof(FileRange), b"records to read ahead")
         while i < n and self.count < GROUP_MAX:
             block_at = log._block_from(upcoming[i])
             if block_at == <size_t>len(log.blocks):
                 break
             block = <MessageBlock>log.blocks[block_at]
-            here = up_to(upcoming + i, n - i, block.last_seq)
+            in_block = up_to(upcoming + i, n - i, block.last_seq)
             if block.data != NULL:
                 break
             taken = self.count
-            if not self._add(block, upcoming + i, here, &total):
-                here = 0
+            if not self._add(block, upcoming + i, in_block, &total):
+                in_block = 0
             if self.count > taken:
                 files.append((block.number, PyBytes_FromStringAndSize(
-                    <const char*>(self.pieces + taken), <Py_ssize_t>((self.count - taken) * sizeof(Piece)))))
-            if here == 0:
+                    <const char*>(self.ranges + taken), <Py_ssize_t>((self.count - taken) * sizeof(FileRange)))))
+            if in_block == 0:
                 break
-            i += here
+            i += in_block
         if self.count:
             self.size = total
             self.reading = log.read_ranges(files)
@@ -409,7 +408,8 @@ cdef class Group:
         return 0
 
     cdef bint _add(self, MessageBlock block, const uint64_t* upcoming, size_t n, size_t* total) noexcept:
-        """Adds the records of sequences up to the block's end. False: it is full, or the block is to be loaded."""
+        """Adds the records of sequences up to the block's end. False: the group is full, or the block should be
+        loaded."""
         cdef size_t i, room
         cdef Py_ssize_t found
         cdef bint began = False
@@ -417,21 +417,21 @@ cdef class Group:
             found = block.find(upcoming[i])
             if found < 0 or block.entries[found].offset & <uint32_t>ENTRY_DEAD:
                 continue
-            if not began and is_worth_loading(block, found, upcoming + i, n - i):
+            if not began and should_load_block(block, found, upcoming + i, n - i):
                 return False
             began = True
             room = room_of(block, found)
             if room == 0 or self.count == GROUP_MAX or (self.count and total[0] + room > BYTES_MAX):
                 return False
             self.seqs[self.count] = upcoming[i]
-            self.pieces[self.count].offset = block.entries[found].offset & <uint32_t>ENTRY_OFFSET
-            self.pieces[self.count].size = <uint32_t>room
+            self.ranges[self.count].offset = block.entries[found].offset & <uint32_t>ENTRY_OFFSET
+            self.ranges[self.count].size = <uint32_t>room
             self.count += 1
             total[0] += room
         return True
 
     cdef bint take(self) except -1:
-        """Waits for the bytes. False: they can't be read."""
+        """Waits for the bytes. False: the read failed."""
         try:
             self.data = self.reading.take()
         except OSError:
@@ -463,29 +463,29 @@ cdef class BlockReads:
         if at < 0 or block.entries[at].offset & <uint32_t>ENTRY_DEAD:
             return 0
         group = self.now
-        if (group.data is None or not group.turn_to(seq)) and not self._turn_to(log, upcoming, n):
+        if (group.data is None or not group.advance_to(seq)) and not self._next_group(log, upcoming, n):
             return log.read(seq, r)
         group = self.now
-        if decode_record(PyBytes_AS_STRING(group.data) + group.data_at, group.pieces[group.at].size, r, &kind,
+        if decode_record(PyBytes_AS_STRING(group.data) + group.data_at, group.ranges[group.at].size, r, &kind,
                          True) == RECORD_OK and kind == KIND_MESSAGE and r.seq == seq:
             return 1
         self.drop()
         return log.read(seq, r)
 
-    cdef bint _turn_to(self, LogCore log, const uint64_t* upcoming, size_t n) except -1:
-        """Goes on to the group that begins with the next sequence, and asks for the one behind it. False: the block
-        is to be loaded."""
+    cdef bint _next_group(self, LogCore log, const uint64_t* upcoming, size_t n) except -1:
+        """Advances to the group that begins with the next sequence, and starts reading the group after it. False: the
+        block should be loaded."""
         cdef size_t passed
-        if self.ahead.turn_to(upcoming[0]):
+        if self.ahead.advance_to(upcoming[0]):
             self.now, self.ahead = self.ahead, self.now
         else:
-            self.now.ask(log, upcoming, n)
+            self.now.request(log, upcoming, n)
         self.ahead.drop()
         if self.now.count == 0:
             return False
         passed = up_to(upcoming, n, self.now.seqs[self.now.count - 1])
-        if n - passed >= FEW:
-            self.ahead.ask(log, upcoming + passed, n - passed)
+        if n - passed >= SPARSE_RECORDS_MAX:
+            self.ahead.request(log, upcoming + passed, n - passed)
         if not self.now.take():
             self.drop()
             return False
@@ -497,5 +497,5 @@ cdef class BlockReads:
         cdef size_t total = 0
         for group in (self.now, self.ahead):
             if group.seqs != NULL:
-                total += GROUP_MAX * (sizeof(uint64_t) + sizeof(Piece)) + group.size
+                total += GROUP_MAX * (sizeof(uint64_t) + sizeof(FileRange)) + group.size
         return total

@@ -2,17 +2,17 @@
 
 record = length u32 | sequence u64 | timestamp i64 (ns) | subject_len u16 | subject
          | [header_len u32 | header] | payload | hash u64            (little endian)
-The top bit of `length` says that a header is there. `length` counts the whole record.
+The top bit of `length` marks a record with a header. `length` counts the whole record.
 The hash (XXH64, seed 0) covers every byte of the record before it.
 
-Sequences stay below 2**48; the bits above them say what a record is:
+Sequences stay below 2**48; the bits above them are the record's kind:
 - a message (0);
-- KIND_REMOVED: the messages `sequence`..`timestamp` (both inclusive) are gone;
-- KIND_FLOOR: everything below `sequence` is gone and the log's last sequence is at least `timestamp`;
-- KIND_REPLACES: this block holds what the blocks numbered `sequence`..`timestamp` held;
-- KIND_BATCH: the messages `sequence`..`timestamp` are in the bytes that follow, as many as the payload (a u64)
-  says: all of them count, or, where the block ends too early, none.
-Sequences are never used twice, so these notes hold whatever order they are read in.
+- KIND_REMOVED: the messages `sequence`..`timestamp` (both inclusive) were removed;
+- KIND_FLOOR: everything below `sequence` was removed and the log's last sequence is at least `timestamp`;
+- KIND_REPLACES: this block replaces the blocks numbered `sequence`..`timestamp`;
+- KIND_BATCH: the messages `sequence`..`timestamp` are in the following bytes, whose number is the payload (a u64):
+  all of them count, or, if the block ends earlier, none.
+Sequences are never reused, so these notes are valid in any order.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -33,15 +33,15 @@ cdef enum RecordKind:
     KIND_REPLACES = 3
     KIND_BATCH = 4
 
-# What decode_record found.
+# Result of decode_record().
 cdef enum RecordStatus:
     RECORD_OK = 0
     RECORD_END = 1                  # nothing left
     RECORD_SHORT = 2                # the bytes end inside the record
-    RECORD_BAD_LENGTH = 3           # lengths that cannot be
+    RECORD_BAD_LENGTH = 3           # impossible lengths
     RECORD_BAD_KIND = 4             # unknown bits above the sequence
     RECORD_BAD_HASH = 5
-    RECORD_TORN_BATCH = 6           # a batch that is not all there
+    RECORD_TORN_BATCH = 6           # an incomplete batch
 
 cdef uint64_t xxh64(const char* p, size_t n, uint64_t seed) noexcept nogil
 
@@ -64,8 +64,8 @@ cdef inline size_t record_size(size_t subject_len, size_t header_len, size_t bod
         size += RECORD_HEADER_OVERHEAD
     return size if size <= RECORD_SIZE_MAX else 0
 
-# What a message counts in `bytes`, beside its subject, header block and payload. Files count the whole record;
-# memory storage counts what the official server's does: 16 bytes, for sequence and time.
+# The cost of a message in `bytes`, in addition to its subject, header block and payload. File storage counts the whole
+# record; memory storage counts 16 bytes for sequence and time, as on the official server.
 cdef struct MessageCost:
     size_t fixed
     size_t header                   # more with a header block
@@ -78,9 +78,9 @@ cdef inline size_t cost_of(
 # Writes a record of record_size(...) bytes at d. `body` is header followed by payload.
 cdef void encode_record(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                         size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil
-# The same with zeros in the hash's place, for records that never leave memory.
+# The same with zeros instead of the hash, for records that never leave memory.
 cdef void encode_unhashed(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                           size_t subject_len, const char* body, size_t header_len, size_t body_len) noexcept nogil
 
-# Reads the record at p, of which n bytes are there, into r and its kind into *kind. A RecordStatus.
+# Reads the record at p, with n bytes available, into r and its kind into *kind. Returns a RecordStatus.
 cdef int decode_record(const char* p, size_t n, Record* r, int* kind, bint verify) noexcept nogil

@@ -1,4 +1,4 @@
-"""Records of message blocks as Python sees them; records.pxd describes the layout."""
+"""Python interface of the records of message blocks; records.pxd describes the layout."""
 
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ def encode(seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, kin
     """
 
 class Corrupt:
-    """Where a reader stopped (byte offset in what it was given), and why."""
+    """The byte offset at which a reader stopped, and the reason."""
 
     offset: int
     why: str
@@ -34,4 +34,4 @@ class RecordReader:
     offset: int
     def __init__(self, data: Buffer, offset: int = 0) -> None: ...
     def next(self) -> RecordTuple | Corrupt | None:
-        """The next record; None at the end; Corrupt where the bytes are none (the reader stays there)."""
+        """The next record; None at the end; Corrupt for invalid bytes (the reader stays there)."""

@@ -1,8 +1,8 @@
 """Record layout of message blocks, and the 8-byte hash: encode and decode.
 
-Invariant: what decode_record accepts is inside the bytes it was given, whatever they are.
-Rejected: a faster hash of one's own (XXH64 is known, checked against a package, and not the bottleneck);
-tombstones in a file of their own (a second file to keep in step with the first).
+Invariant: a record that decode_record() accepts is inside the given bytes, even if they are corrupt.
+Rejected: a faster, non-standard hash (XXH64 is known, tested against a package, and not the bottleneck);
+tombstones in a separate file (two files to keep consistent).
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memset
@@ -71,7 +71,7 @@ cdef uint64_t xxh64(const char* p, size_t n, uint64_t seed) noexcept nogil:
 
 
 cdef inline uint64_t finished(uint64_t h, const char* p, const char* end) noexcept nogil:
-    """The hash, with the last bytes, fewer than 32."""
+    """Finishes the hash with the last bytes, fewer than 32."""
     while end - p >= 8:
         h = rotl(h ^ mix(0, load64(p)), 27) * P1 + P4
         p += 8
@@ -87,8 +87,8 @@ cdef inline uint64_t finished(uint64_t h, const char* p, const char* end) noexce
 
 
 cdef uint64_t copy_hashed(char* d, size_t front, const char* body, size_t n) noexcept nogil:
-    """Copies n bytes of body behind the `front` ones at d and hashes all of them: they pass the core once, which
-    spares a third of what copying and hashing take."""
+    """Copies n bytes of body after the `front` ones at d and hashes all of them in one pass, which saves a third of
+    the time of copying and hashing."""
     cdef size_t size = front + n
     cdef size_t whole = (front + 31) & ~<size_t>31      # the lanes' next round begins there
     cdef const char* end = body + n
@@ -137,7 +137,7 @@ cdef void encode_unhashed(char* d, size_t size, int kind, uint64_t seq, int64_t 
 
 cdef inline size_t encode_front(char* d, size_t size, int kind, uint64_t seq, int64_t ts, const char* subject,
                                 size_t subject_len, size_t header_len) noexcept nogil:
-    """What is before the body; returns how many bytes that is."""
+    """Writes everything before the body; returns its size."""
     cdef uint32_t length = <uint32_t>size
     cdef uint64_t tagged = seq | (<uint64_t>kind << SEQ_BITS)
     cdef uint16_t short_len = <uint16_t>subject_len
@@ -238,7 +238,7 @@ WHY = {
 
 
 class Corrupt:
-    """Where a reader stopped, and why. The reader stays there."""
+    """The offset at which a reader stopped, and the reason. The reader stays there."""
 
     __slots__ = ("offset", "why")
 
@@ -256,7 +256,7 @@ cdef class RecordReader:
 
     def __init__(self, const unsigned char[:] data not None, size_t offset=0):
         if offset > <size_t>data.shape[0]:
-            raise ValueError(f"offset {offset} lies behind the {data.shape[0]} bytes given")
+            raise ValueError(f"offset {offset} is beyond the {data.shape[0]} bytes given")
         self.data = data
         self.offset = offset
 

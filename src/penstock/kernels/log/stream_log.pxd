@@ -1,5 +1,5 @@
-"""The messages of one stream: blocks of records, per-subject state, counters. No files here:
-store/ gives blocks their bytes and writes what is new. What the hot paths call is in log_core.pxd:
+"""The messages of one stream: blocks of records, per-subject state, counters. It does no file IO:
+store/ loads and writes the bytes of blocks. The hot paths are in log_core.pxd:
 append_message, read, next_matching, last_of_subject, enforce_limits, enforce_subject_limit."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.log.log_core cimport BLOCK_SIZE_DEFAULT, LogCore

@@ -26,13 +26,13 @@ class _PendingRead(Protocol):
 class StreamLog(LogCore):
     """Blocks of records, per-subject state and counters of one stream.
 
-    block_size: bytes after which a new block begins. durable: removals are noted in the blocks, for a store
-    that writes them. load_block(number, size) gives the bytes of a closed block back; read_ranges([(number,
-    pieces)]) some of several, as kernels.readahead.Reading does, or None where the blocks have to be loaded.
-    on_lost(number, [(offset, seq, why)]) is called with messages whose bytes on disk turned out to be wrong;
-    they count as removed, and once one is found all others of its block are looked for. storage ("file" or
-    "memory") says what a message counts in `bytes`: a stream that its configuration calls a file's counts as
-    such wherever it is kept.
+    block_size: bytes after which a new block begins. durable: removals are recorded in the blocks, for a
+    store that writes them. load_block(number, size) returns the bytes of a closed block;
+    read_ranges([(number, ranges)]) those of some ranges, like record_reads.Reading, or None when the blocks
+    have to be loaded. on_lost(number, [(offset, seq, why)]) is called with messages whose bytes on disk are
+    damaged; they count as removed, and the first one starts a check of its whole block. storage ("file" or
+    "memory") selects the cost of a message in `bytes`: that of the stream's configuration, wherever it is
+    stored.
     """
 
     def __init__(
@@ -47,21 +47,22 @@ class StreamLog(LogCore):
 
     # --- messages
     def append(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
-        """Stores one message and returns its sequence. Raises ValueError when no record can hold it."""
+        """Stores one message and returns its sequence. Raises ValueError when it is too large for a
+        record."""
 
     def cost_of(self, subject_len: int, header_len: int, payload_len: int) -> int:
-        """How much `bytes` grows by such a message. All that predicts it asks here."""
+        """The amount by which such a message increases `bytes`. Every prediction must use it."""
 
     def begin_batch(self, size: int, count: int) -> None:
-        """What is appended until end_batch() is one unit: it comes back from the disk whole or not at all.
+        """Starts a batch, up to end_batch(): recovery restores all of its messages or none.
 
-        size, count: the most bytes of records, and messages, it will have. Writing has to wait until its end.
+        size, count: upper bounds of its bytes of records and messages. Nothing may be written before its end.
 
         Raises ValueError above BATCH_BYTES_MAX.
         """
 
     def end_batch(self) -> None:
-        """The unit is complete."""
+        """Completes the batch."""
 
     def skip(self, ts: int) -> int:
         """Uses up the next sequence without storing anything, and returns it."""
@@ -96,25 +97,26 @@ class StreamLog(LogCore):
         """Removes one message; secure overwrites its bytes too. False when it isn't there."""
 
     def purge(self, filter: bytes | None = None, upto_seq: int = 0, keep: int = 0) -> int:
-        """Removes what matches the filter, below upto_seq (0 = no bound), but keeps the newest `keep`.
+        """Removes matching messages below upto_seq (0 = no bound), except the newest `keep`.
 
-        Returns how many went. Without filter and keep, an upto_seq above last_seq moves the sequence on:
-        the next message gets upto_seq (as the official server does).
+        Returns how many it removed. Without filter and keep, an upto_seq above last_seq advances the
+        sequence: the next message gets upto_seq (as on the official server).
         """
 
     def purge_part(self, filter: bytes, seq: int, upto_seq: int, looks: int, most: int) -> tuple[int, int]:
-        """Removes `most` messages at most that match the filter, from seq on and below upto_seq, with looks
-        at so many messages (of a literal filter: so many that match). Returns how many went, and where it
-        goes on; 0: there are no more."""
+        """Removes at most `most` matching messages from seq on and below upto_seq, and examines at most
+        `looks` messages (with a literal filter: matching ones). Returns how many it removed, and the sequence
+        at which to continue; 0: complete."""
 
     def limit(self, msgs_max: int, bytes_max: int) -> int:
-        """Removes from the front until both hold (0 or negative = no limit); returns how many went."""
+        """Removes messages from the front until the log is within both limits (0 or negative = no limit);
+        returns how many."""
 
     def limit_subject(self, subject: bytes, keep: int) -> int:
-        """Keeps the newest `keep` messages of a literal subject; returns how many went."""
+        """Removes all but the newest `keep` messages of a literal subject; returns how many."""
 
     def enforce_age(self, oldest_ts: int, most: int = ...) -> int:
-        """Removes from the front what is older than oldest_ts (ns), `most` at most; returns how many went."""
+        """Removes at most `most` messages older than oldest_ts (ns) from the front; returns how many."""
 
     def set_first_seq(self, seq: int) -> None:
         """The next message gets this sequence. Only for an empty log; ValueError otherwise."""
@@ -124,13 +126,13 @@ class StreamLog(LogCore):
     def num_subjects(self) -> int: ...
     @property
     def unindexed_subjects(self) -> int:
-        """How many subjects the index that answers wildcards does not have yet."""
+        """Number of subjects that are not in the wildcard index yet."""
 
     def index_subjects(self) -> bool:
-        """Puts some more subjects into that index; False when all are there."""
+        """Adds a slice of subjects to that index; False when all are in it."""
 
     def subject_memory(self) -> int:
-        """Bytes held for the subjects."""
+        """Allocated bytes of the subject state."""
 
     def subjects(self, filter: bytes = b">") -> dict[bytes, int]:
         """Live messages by subject, of the subjects the filter matches."""
@@ -158,35 +160,36 @@ class StreamLog(LogCore):
 
     @property
     def is_written(self) -> bool:
-        """Was everything handed to the operating system, notes of removals included?"""
+        """Was everything passed to the operating system, including notes of removals?"""
 
     def take_closed(self) -> list[MessageBlock]:
-        """Blocks that were closed since the last call: their index wants to be written."""
+        """Blocks closed since the last call, whose index has to be written."""
 
     def take_dropped(self) -> list[int]:
-        """Numbers of blocks that are gone since the last call: their files may go after the next write."""
+        """Numbers of blocks dropped since the last call: their files may be deleted after the next write."""
 
     def all_written(self) -> None:
-        """The store has handed everything there is to the operating system."""
+        """Notes that the store has passed everything to the operating system."""
 
-    def outdone(self) -> set[int]:
-        """Numbers of blocks that are gone because messages took the place of theirs which aren't written yet:
-        should those never be, the old ones must still be there. Don't change it."""
+    def superseded_blocks(self) -> set[int]:
+        """Numbers of dropped blocks whose messages were replaced by messages that aren't written yet: their
+        files must stay, because after a crash the replaced messages must still exist. Do not modify the
+        set."""
 
     def take_patches(self) -> list[tuple[int, int, bytes]]:
         """(block number, offset, bytes) of secure removals since the last call."""
 
-    def settle(self, block: MessageBlock) -> None:
-        """A closed block is on disk: its bytes may leave memory."""
+    def mark_stored(self, block: MessageBlock) -> None:
+        """Notes that a closed block is on disk: its bytes may be released."""
 
-    def bring_back(self, block: MessageBlock) -> None:
-        """The bytes of a closed block are in memory until others are loaded."""
+    def ensure_loaded(self, block: MessageBlock) -> None:
+        """Loads the bytes of a closed block, which stay in memory until others are loaded."""
 
     def release_idle(self) -> None:
         """Releases all bytes that can be loaded again. No pointer into the log may be in use."""
 
     def restore(self, blocks: list[MessageBlock]) -> list[tuple[int, str]]:
-        """Takes over blocks read from disk, in order of number; only the last may be open.
+        """Fills a new log with blocks read from disk, in order of number; only the last may be open.
 
-        Returns (number, why) of blocks that contradict the ones before and were left out.
+        Returns (number, why) of blocks that contradict earlier ones and were left out.
         """

@@ -1,4 +1,4 @@
-"""The messages of one stream: what Python asks of them, and what the store needs. See log_core.pyx.
+"""The messages of one stream: the interface for Python and for the store. See log_core.pyx.
 
 Rejected: answering wildcards by scanning the messages (the subject index knows first, last and count of
 every subject, and a chain leads through the rest).
@@ -20,7 +20,7 @@ cdef enum:
     WARM_MAX = 2                    # closed blocks that keep their own copy after they are on disk
     BATCH_SIZE_MAX = 0x40000000     # a batch is in one block, whose offsets have 31 bits
     ALL = 0xFFFFFFFFFFFFFFFF
-    NOTES_MAX = 32768               # of removed messages in a block: 10 ms to put into its index when it is closed
+    NOTES_MAX = 32768               # of removed messages in a block: adding them to its index takes 10 ms
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
 BATCH_BYTES_MAX = BATCH_SIZE_MAX
@@ -71,7 +71,7 @@ cdef class StreamLog(LogCore):
         return cost_of(&self.cost, subject_len, header_len, header_len + payload_len)
 
     def begin_batch(self, size_t size, size_t count):
-        """What is appended until end_batch() is recovered all or not at all; see the .pyi."""
+        """Makes the messages appended until end_batch() atomic on recovery; see the .pyi."""
         cdef MessageBlock block = self.tail
         assert not self.in_batch
         if not self.durable:
@@ -92,15 +92,16 @@ cdef class StreamLog(LogCore):
         block.size += BATCH_NOTE_SIZE       # end_batch writes it: nothing can read the block meanwhile
 
     def end_batch(self):
-        """The batch is complete: says so in front of it."""
+        """Completes the batch: writes the note before it, without which recovery discards the batch."""
         cdef MessageBlock block = self.tail
         cdef size_t size
         if not self.in_batch:
             return
         self.in_batch = False
+        assert block.size >= self.batch_at + BATCH_NOTE_SIZE
         size = block.size - self.batch_at - BATCH_NOTE_SIZE
         if size == 0:
-            block.size = self.batch_at      # no consumer wanted any of it
+            block.size = self.batch_at      # the batch stored no message
         else:
             block.note_batch(self.batch_at, self.batch_first, block.last_seq, size)
 
@@ -205,8 +206,8 @@ cdef class StreamLog(LogCore):
         if seq < self.first_seq:
             seq = self.first_seq
         while looks and gone < most:
-            # A wildcard looks at each message: asking the index of subjects for the next one, message by message,
-            # may cost a look at all subjects each time.
+            # A wildcard examines each message: a query of the subject index for each next message could examine
+            # all subjects each time.
             seq = self._next_live(seq) if wild else self.next_matching(seq, f, n)
             if seq == 0 or seq >= upto_seq:
                 return gone, 0
@@ -217,23 +218,23 @@ cdef class StreamLog(LogCore):
         return gone, seq
 
     def _purge_all(self):
-        """Nothing stays: no need to look at the messages one by one."""
+        """Removes all messages without examining them one by one."""
         cdef uint64_t gone = self.messages
         cdef MessageBlock block
         for block in self.blocks:
             if self.durable:
                 self._dropped.append(block.number)
                 if self.storing:
-                    self._outdone.add(block.number)
+                    self._superseded.add(block.number)
         if not self.storing:
-            self._outdone.clear()       # nobody misses what somebody wanted gone
+            self._superseded.clear()       # a user purged the messages: a crash need not bring them back
         self.blocks = []
         self._closed.clear()
         self.sparse.clear()
         self.warm.clear()
         self.loaded.clear()
         self.loaded_bytes = 0
-        self.tail = self.here = self.chain = None
+        self.tail = self.read_block = self.chain_block = None
         self.state.clear()
         self._patches.clear()
         memset(self.hints, 0, sizeof(self.hints))
@@ -265,12 +266,12 @@ cdef class StreamLog(LogCore):
         return self.state.used - self.state.indexed
 
     def index_subjects(self):
-        """Puts some more subjects into the index that answers wildcards; False when all are there."""
+        """Adds a slice of subjects to the wildcard index; False when all are in it."""
         self.state._catch_up()
         return self.state.indexed < self.state.used
 
     def subject_memory(self):
-        """Bytes the subject state holds."""
+        """Allocated bytes of the subject state."""
         return self.state.memory()
 
     def subjects(self, bytes filter not None=b">"):
@@ -342,14 +343,14 @@ cdef class StreamLog(LogCore):
         return self._count_subjects(self.state.matched, self.state.match(<const char*>filter, len(filter)), seq)
 
     cdef uint64_t _count_subjects(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF:
-        """Live messages from seq on of these subjects, each of them there once."""
+        """Live messages from seq on of these subjects, which must be distinct."""
         cdef uint64_t total
         if n == self.state.count and self.lost == 0:
             return self._count_all_from(seq)
         total = sum_counts(self.state.items, ids, n)
         if total == self.messages:
             return self._count_all_from(seq)
-        if self.lost == 0:                  # (else the subjects count more than there is)
+        if self.lost == 0:                  # (otherwise the subjects also count lost messages)
             if seq <= self.first_seq:
                 return total
             if total > self.messages // 2:
@@ -357,7 +358,7 @@ cdef class StreamLog(LogCore):
         return count_many(self, ids, n, seq)
 
     cdef uint64_t _count_others(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF:
-        """The same of all subjects but these: fewer messages to walk along."""
+        """The same for all other subjects, which have fewer messages to walk along."""
         cdef size_t used = self.state.used, i, kept = 0
         cdef unsigned char* named = <unsigned char*>calloc(used + 1, 1)
         cdef uint32_t* others = <uint32_t*>malloc((self.state.count - n + 1) * sizeof(uint32_t))
@@ -385,7 +386,7 @@ cdef class StreamLog(LogCore):
             middle = (low + high) // 2
             probe = middle
             while probe < high and not (<MessageBlock>self.blocks[probe]).count:
-                probe += 1                  # a block without messages, of notes alone, says nothing about time
+                probe += 1                  # a block with only notes has no times
             if probe == high:
                 high = middle
             elif (<MessageBlock>self.blocks[probe]).last_ts < ts:
@@ -449,13 +450,15 @@ cdef class StreamLog(LogCore):
         return list(self.blocks)
 
     def flush_notes(self):
-        """Puts what went into the open block, so that the next write carries it."""
+        """Writes notes of removals to the open block, so that the next write includes them."""
         cdef size_t i
         cdef uint64_t low, high
         if not self.durable or (self.range_count == 0 and self.first_seq <= self.noted_floor):
             return False
+        # Recovery reads the bytes after a batch's note as its messages, so a note between them would break it.
+        assert not self.in_batch
         if self.tail is None or self.tail.size > self.block_size or len(self.tail.removed) > NOTES_MAX:
-            self._roll()                # (notes alone may fill a block as well)
+            self._roll()                # (notes alone may fill a block too)
         self._join_ranges()
         for i in range(self.range_count):
             low = self.ranges[2 * i]
@@ -466,10 +469,11 @@ cdef class StreamLog(LogCore):
         if self.first_seq > self.noted_floor:
             self.tail.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
             self.noted_floor = self.first_seq
+        assert self.tail.written <= self.tail.size
         return True
 
     cdef void _join_ranges(self) noexcept:
-        """Acks come out of order, but seldom far: sorted, most ranges of removed messages join."""
+        """Sorts and joins ranges: acks arrive slightly out of order, so most ranges are adjacent."""
         cdef size_t i, kept = 1
         if self.range_count < 2:
             return
@@ -485,7 +489,7 @@ cdef class StreamLog(LogCore):
         self.range_count = kept
 
     def unwritten(self):
-        """Blocks with bytes the operating system hasn't got, in order."""
+        """Blocks with bytes that were not passed to the operating system, in order."""
         cdef MessageBlock block
         cdef list found = []
         cdef Py_ssize_t i = len(self.blocks) - 1
@@ -502,52 +506,58 @@ cdef class StreamLog(LogCore):
 
     @property
     def is_written(self):
-        """Was everything handed to the operating system, notes of removals included?"""
+        """Was everything passed to the operating system, including notes of removals?"""
         return self.range_count == 0 and self.first_seq <= self.noted_floor and not self.unwritten()
 
     def take_closed(self):
-        """Closed blocks whose index isn't on disk yet; they are the store's business from now on."""
+        """Returns the closed blocks whose index isn't on disk yet, and removes them from the list: the store is
+        responsible for them from now on."""
         closed = self._closed
         self._closed = []
         return closed
 
     def take_dropped(self):
-        """Numbers of blocks whose files may go once everything written so far is on its way to disk."""
+        """Returns and removes the numbers of blocks whose files may be deleted after everything was written."""
         dropped = self._dropped
         self._dropped = []
         return dropped
 
     def all_written(self):
-        """What there is was handed to the operating system, notes too."""
+        """Notes that everything was passed to the operating system, including notes of removals."""
+        # The files of replaced messages are deleted from now on, so a bug must not move either number back.
+        assert not self.in_batch
+        assert self.written_seq <= self.last_seq and self.written_floor <= self.first_seq
+        assert self.range_count == 0
         self.written_seq = self.last_seq
         self.written_floor = self.first_seq
-        self._outdone.clear()
+        self._superseded.clear()
 
-    def outdone(self):
-        """Numbers of dropped blocks that hold messages whose successors aren't written."""
-        return self._outdone
+    def superseded_blocks(self):
+        """Numbers of dropped blocks with messages whose successors aren't written."""
+        return self._superseded
 
     def take_patches(self):
-        """(block number, offset, bytes) to write over what is in the files."""
+        """Returns and removes (block number, offset, bytes) to overwrite in the files."""
         patches = self._patches
         self._patches = []
         return patches
 
-    def settle(self, MessageBlock block not None):
-        """The block is on disk, index and all: its bytes need not stay in memory."""
+    def mark_stored(self, MessageBlock block not None):
+        """Notes that the block and its index are on disk: its bytes need not stay in memory."""
         if self.load_block is None or not block.closed or block.data == NULL:
             return
+        assert block.written == block.size and not block.replaces   # its bytes can be loaded again
         self.warm.append(block)
         while len(self.warm) > WARM_MAX:
             (<MessageBlock>self.warm.pop(0)).release()
 
-    def bring_back(self, MessageBlock block not None):
-        """The bytes of a closed block are in memory until others are loaded."""
+    def ensure_loaded(self, MessageBlock block not None):
+        """Loads the bytes of a closed block, which stay in memory until others are loaded."""
         if block.data == NULL and block.size:
             self._load(block)
 
     def release_idle(self):
-        """Lets go of all bytes that can be loaded again. No pointer into the log may be in use."""
+        """Releases all bytes that can be loaded again. No pointer into the log may be in use."""
         if self.load_block is None:
             return
         while self.loaded:
@@ -556,7 +566,7 @@ cdef class StreamLog(LogCore):
             (<MessageBlock>self.warm.pop()).release()
 
     def restore(self, list blocks not None):
-        """Takes over blocks read from disk, in order of number; the log must be new. See the .pyi."""
+        """Fills a new log with blocks read from disk, in order of number; see the .pyi."""
         cdef MessageBlock block, previous = None
         cdef uint64_t floor = 1, last = 0, replaced = 0, seq, low, high
         cdef list kept = [], refused = []
@@ -565,7 +575,7 @@ cdef class StreamLog(LogCore):
         for block in blocks:
             self.next_number = max(self.next_number, max(block.number, block.replaces_upto) + 1)
             if block.number <= replaced:
-                # Its messages were put into a block before, and then something ended the process.
+                # An earlier block already contains its messages: the process ended before deleting this file.
                 self._dropped.append(block.number)
                 continue
             replaced = max(replaced, block.replaces_upto)
@@ -578,12 +588,12 @@ cdef class StreamLog(LogCore):
             floor = max(floor, block.floor)
             last = max(last, max(block.last_at_least, block.last_seq))
             for _low, high in block.removed:
-                # A message can go before it is written: then its number is in the note alone, and another
-                # message under that number would go by the same note at the next start.
+                # A message can be removed before it is written: then only the note has its sequence. Reusing
+                # the sequence would remove another message by the same note at the next start.
                 last = max(last, high)
             if block.count and block.last_seq >= block.last_at_least:
                 self.last_ts = block.last_ts
-            elif block.last_at_least:       # else its bytes were lost, and it says nothing
+            elif block.last_at_least:       # otherwise its bytes were lost
                 self.last_ts = block.noted_ts
             kept.append(block)
             previous = block
@@ -611,7 +621,7 @@ cdef class StreamLog(LogCore):
             self.first_seq = max(floor, last + 1)
             self.last_seq = self.first_seq - 1
         self._drop_heads()
-        # What says where the sequence stands must be in a block that stays: the open one, when there is one.
+        # The note with the last sequence must be in a block that is never dropped: the open one, if there is one.
         self.noted_floor = 0
         if self.tail is not None:
             self.noted_floor = self.tail.floor
@@ -623,13 +633,16 @@ cdef class StreamLog(LogCore):
                 self._queue_if_sparse(block)
         self.written_floor = self.first_seq
         self.removals = 0
+        assert self.first_seq <= self.last_seq + 1
+        assert self.last_seq >= last        # a sequence that was acked must not be assigned again
         return refused
 
     cdef int _merge(self, MessageBlock block) except -1:
-        """A restored block's messages into the counters and the subject state."""
+        """Adds a restored block's messages to the counters and the subject state."""
         cdef Record r
         cdef size_t at
         cdef uint64_t seq
+        assert block.last_seq >= self.last_seq and block.live <= block.count
         if block.subject_rows is not None:
             merge_rows(self, block)
         else:

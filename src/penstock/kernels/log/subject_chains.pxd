@@ -1,4 +1,4 @@
-"""Chains of subjects through a log: counting along them, and joining those of a block's index."""
+"""Chains of subjects in a log: counting along them, and merging those of a block's index."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from penstock.kernels.log.log_core cimport LogCore

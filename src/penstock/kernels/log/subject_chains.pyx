@@ -1,31 +1,31 @@
 # cython: auto_pickle=False
-"""Chains of subjects through a log: counting along them, and joining those that a block's index brings.
+"""Chains of subjects in a log: counting along them, and merging those of a block's index.
 
-Walking the chain of one subject: how many messages it has from a sequence on.
+Counting: the number of messages of a subject from a sequence on.
 
 A chain is walked from the subject's first message to the sequence, or from there to its last one, whichever
-is nearer; inside a block that costs a load an entry, no search. Where the disk lost a part of the chain, the
-log's own search takes over.
+is nearer; within a block each hop is one memory load, without a search. If a part of the chain is damaged on disk, the
+log's own search is used.
 
-The chains of many subjects are walked side by side, IN_FLIGHT of them: an entry is in no cache, and while one is
-fetched the others go on (one after the other they take several times as long).
+The chains of many subjects are walked concurrently, IN_FLIGHT of them: an entry is in no cache, and while one is
+prefetched the others advance (one after the other takes several times as long).
 
-Where they have many messages, all are walked at once instead, in the order of the log: a bit for each sequence says
-that a chain comes by there, its entry passes it on. So entries are read front to back: 675,000 hops take some 14 ms of
-CPU time. The bits (1.25 MB for ten million messages) are there while it counts.
+If they have many messages, all are walked in one pass instead, in the order of the log: a bit for each sequence marks
+that a chain passes there, and its entry passes the mark on. So entries are read front to back: 675,000 hops take some
+14 ms of CPU time. The bits (1.25 MB for ten million messages) exist only during the count.
 
-Rejected: links back, so that the count can begin at the nearer end (4 more bytes a message); counts of subjects per
-block (what they take grows with both, and they have to follow every removal).
+Rejected: backward links, so that the count can begin at the nearer end (4 more bytes per message); counts of subjects
+per block (their memory grows with both, and every removal has to update them).
 
-The subjects of a block, as its index keeps them, on their way into the log's subject state.
+Merging: adds the subjects of a block, as its index lists them, to the log's subject state.
 
 Theory of operation. A stream of ten million messages on a million subjects has some nine million rows in its blocks'
 indexes, and each touches four places that are in no cache: the table's cell, the subject, its text, and the entry of
-its last message, which links to the block's first one. So AT_ONCE rows are taken together, and go through these
-steps side by side: while one waits for memory, the others ask for theirs.
+its last message, which links to the block's first one. So ROWS_PER_STEP rows are processed together, one step after
+the other: their cache misses overlap.
 
-Invariants: asking ahead changes nothing; each row is then merged by itself, in order. A row that contradicts its block
-is found before anything of its handful is merged.
+Invariants: a prefetch changes no state; each row is then merged by itself, in order. A row that contradicts its block
+is detected before any row of its group is merged.
 """
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -47,16 +47,16 @@ cdef enum:
     BROKEN = -1
     WHOLE = 0
     IN_FLIGHT = 32
-    LONG = 4096                     # messages; a subject of more is counted on its own: see LogCore._along
-    SWEEP_HOP = 512                 # looking at so many bits costs as much as a hop elsewhere in memory
+    SEPARATE_WALK_MIN = 4096        # messages; a subject with more is counted separately: see LogCore._along
+    SWEEP_HOP = 512                 # examining this many bits costs as much as a hop elsewhere in memory
     SWEEP_MAX = 0x10000000          # bits: 32 MiB
 
-# A subject on the way from its first message to where the count begins.
+# A walk along a subject's chain, from its first message to where the count begins.
 cdef struct Walker:
     Subject* subject
     uint64_t at
-    uint64_t before                 # live messages it has passed
-    Entry* entry                    # of `at`; dies when blocks change
+    uint64_t before                 # live messages passed
+    Entry* entry                    # of `at`; invalid after blocks change
 
 
 cdef int walk(LogCore log, uint64_t at, uint64_t end, uint64_t* count) except? -2:
@@ -69,7 +69,7 @@ cdef int walk(LogCore log, uint64_t at, uint64_t end, uint64_t* count) except? -
         entry = log._entry(at)
         if entry == NULL:
             return BROKEN
-        block = log.chain
+        block = log.chain_block
         first, last = block.first_seq, block.last_seq
         while True:
             count[0] += not entry.offset & <uint32_t>ENTRY_DEAD
@@ -150,7 +150,7 @@ cdef int sweep(LogCore log, const uint32_t* ids, size_t n, uint64_t seq, uint64_
 
 
 cdef int follow_bits(LogCore log, uint64_t* bits, uint64_t base, uint64_t seq, uint64_t* live) noexcept:
-    """Passes each bit on along its chain, up to `seq`; counts the live messages that had one."""
+    """Passes each bit along its chain, up to `seq`; counts the live messages that have one."""
     cdef uint64_t word, at, target
     cdef size_t i, words = <size_t>((seq - base) // 64 + 1), next_block = log._block_from(base)
     cdef MessageBlock block = None
@@ -199,7 +199,7 @@ cdef uint64_t walk_many(LogCore log, const uint32_t* ids, size_t n, uint64_t seq
             if s.first >= seq:
                 total += s.count
             elif s.last >= seq:
-                if s.count > LONG:
+                if s.count > SEPARATE_WALK_MIN:
                     total += count_from(log, s, seq)
                     refetch(log, walkers, active)
                     continue
@@ -244,7 +244,7 @@ cdef uint64_t sum_counts(const Subject* items, const uint32_t* ids, size_t n) no
 # --- subject rows
 
 cdef enum:
-    AT_ONCE = 32
+    ROWS_PER_STEP = 32
 
 cdef struct Row:
     const char* text
@@ -269,14 +269,14 @@ cdef inline int merge_into(LogCore log, Subject* s, uint64_t first, uint64_t las
 
 
 cdef int merge_rows(LogCore log, MessageBlock block) except -1:
-    cdef Row[AT_ONCE] rows
+    cdef Row[ROWS_PER_STEP] rows
     cdef SubjectState state = log.state
     cdef const char* p = <const char*>block.subject_rows
     cdef size_t left = len(block.subject_rows), n, i
     cdef SubjectRow* row
     while left >= sizeof(SubjectRow):
         n = 0
-        while n < AT_ONCE and left >= sizeof(SubjectRow):
+        while n < ROWS_PER_STEP and left >= sizeof(SubjectRow):
             row = &rows[n].row
             memcpy(row, p, sizeof(SubjectRow))
             p += sizeof(SubjectRow)
@@ -289,7 +289,7 @@ cdef int merge_rows(LogCore log, MessageBlock block) except -1:
             p += row.text_len
             left -= row.text_len
             n += 1
-        fetch_what_they_need(log, state, rows, n)
+        prefetch_rows(log, state, rows, n)
         for i in range(n):
             row = &rows[i].row
             merge_into(log, state.intern_hashed(rows[i].text, row.text_len, rows[i].hash), block.seq_at(row.first),
@@ -298,9 +298,9 @@ cdef int merge_rows(LogCore log, MessageBlock block) except -1:
     return 0
 
 
-cdef void fetch_what_they_need(LogCore log, SubjectState state, Row* rows, size_t n) noexcept:
-    """Subjects, texts and last messages of rows whose cells are on their way. Where a cell holds another subject of
-    the same hash, the search goes on without help."""
+cdef void prefetch_rows(LogCore log, SubjectState state, Row* rows, size_t n) noexcept:
+    """Prefetches subjects, texts and last messages of rows whose cells were prefetched. If a cell has another subject
+    of the same hash, the search continues without prefetching."""
     cdef size_t i
     cdef const Subject* s
     for i in range(n):

@@ -1,4 +1,4 @@
-"""What a log knows of its subjects, and who is told of their messages."""
+"""Per-subject state of a log, and the followers notified of its messages."""
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
@@ -13,7 +13,7 @@ cdef struct Subject:
     uint32_t hash
     uint32_t node               # its trie node; 0 = not in the trie yet
     uint16_t text_len
-    uint16_t mark               # whatever who uses it says (LogWatch); 0 for a new one
+    uint16_t mark               # for LogWatch; 0 for a new subject
 
 # One token of a subject. Node 0 is the root. A node without live subjects below stays until a rebuild.
 cdef struct Node:
@@ -24,7 +24,7 @@ cdef struct Node:
     uint32_t live               # subjects at or below this node
     uint32_t subject            # id + 1 of the subject that ends here, 0 = none
     uint16_t token_len
-    uint16_t folded             # 1: its one subject goes on behind this token, without nodes of its own
+    uint16_t folded             # 1: its only subject has further tokens, without nodes
 
 cdef class SubjectState:
     cdef readonly size_t count          # subjects with live messages
@@ -48,14 +48,14 @@ cdef class SubjectState:
     cdef uint64_t* stack
     cdef size_t stack_capacity
 
-    # Pointers to a Subject die at the next intern().
+    # Pointers to a Subject are valid until the next intern().
     cdef Subject* find(self, const char* s, size_t n) noexcept
-    # Found or made; made, its count is 0 and it must get one before any other call.
+    # Finds or creates; a new one has count 0, which the caller must increase before any other call.
     cdef Subject* intern(self, const char* s, size_t n) except NULL
-    # The same, for who has the hash already.
+    # The same with a known hash.
     cdef Subject* intern_hashed(self, const char* s, size_t n, uint32_t h) except NULL
     cdef uint32_t hash_of(self, const char* s, size_t n) noexcept
-    # Forgets a subject whose last message went.
+    # Removes a subject whose last message was removed.
     cdef int drop(self, Subject* subject) except -1
     # Fills `matched` with the ids of the subjects a filter matches and returns how many.
     cdef size_t match(self, const char* f, size_t n) except? 0xFFFFFFFF
@@ -84,26 +84,27 @@ cdef class SubjectState:
     cdef int _emit(self, size_t at, uint32_t sid) except -1
 
 
-# Hears of the messages that one of its filters matches, once each.
+# Notified once of each message that one of its filters matches.
 cdef class Follower:
-    cdef uint64_t came, went            # the last sequences it was told of
+    cdef uint64_t last_appended, last_removed       # the last sequences of which it was notified
     cdef int on_append(self, uint64_t seq) except -1
     cdef int on_remove(self, uint64_t seq) except -1
-    # Messages went without being told one by one: all of them, or one whose subject the disk lost.
+    # Messages were removed without individual notifications: all of them, or one whose damaged record hides its
+    # subject.
     cdef int on_loss(self) except -1
 
 cdef class Following(SinkSubscription):
     cdef Follower follower
 
 cdef class LogWatch:
-    cdef uint16_t epoch                 # a subject marked with it interests nobody; never 0
+    cdef uint16_t epoch                 # a subject with this mark has no follower; never 0
     cdef dict followers                 # {Follower: [Following]}
-    cdef list filters                   # of all: [Following]
-    cdef SubscriptionIndex index        # of the same, once they are many
-    cdef Sink nobody
+    cdef list filters                   # of all followers: [Following]
+    cdef SubscriptionIndex index        # of the same, when there are many
+    cdef Sink null_sink                 # the sink of all Followings: it receives nothing
     cdef int add(self, Follower follower, list filters) except -1
     cdef int drop(self, Follower follower) except -1
     cdef bint is_empty(self)
-    # A message came, or went (`gone`). Not to be called for a subject whose mark is the epoch.
-    cdef int tell(self, uint64_t seq, Subject* s, const char* text, size_t n, bint gone) except -1
+    # A message was appended, or removed (`gone`). Not called for a subject whose mark is the epoch.
+    cdef int notify(self, uint64_t seq, Subject* s, const char* text, size_t n, bint gone) except -1
     cdef int lost(self) except -1

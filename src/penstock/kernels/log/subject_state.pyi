@@ -4,7 +4,7 @@ class SubjectState:
     count: int
     def __init__(self) -> None: ...
     def memory(self) -> int:
-        """Bytes held."""
+        """Allocated bytes."""
 
 class Follower:
-    """Base of what follows a log."""
+    """Base class of followers of a log."""

@@ -1,39 +1,38 @@
 # cython: auto_pickle=False
-"""What a log knows of its subjects, and who is told of their messages.
+"""Per-subject state of a log, and the followers notified of its messages.
 
-Per subject of a stream: first and last live sequence and how many; literal and wildcard look-ups.
+SubjectState has the first and last live sequence and the count of each subject, with literal and wildcard lookups.
 
-Literals go through a hash table of slot ids. Wildcards walk a trie of tokens (arrays of nodes, edges in
-a hash table keyed on parent and token), so that a filter costs what it matches and not what there is.
-The trie is filled when wildcards ask, a slice each time, and from then on as subjects come: streams nobody
-asks pay nothing for it. Subjects that aren't in it yet are compared one by one (10 ns each, where putting one
-into the trie costs 400: a million at once would hold up everybody for half a second). So are all, where a
-filter takes a large part of them anyway, be it that the walk finds so. Token bytes are slices of the subject
-that brought them.
+Literal lookups use a hash table of slot ids. Wildcards walk a trie of tokens (arrays of nodes, edges in
+a hash table keyed on parent and token), so that the cost of a filter depends on its matches, not on all subjects.
+Wildcard queries fill the trie, a slice each time, and later subjects are added as they appear: streams without
+wildcard queries have no trie. Subjects that aren't in it yet are compared one by one (10 ns each; adding one
+to the trie costs 400: a million at once would block the event loop for half a second). All subjects are compared when
+a filter matches a large part of them anyway. Token bytes are slices of the text of the subject that was added first.
 
-A subject gets nodes up to the first token that it shares with no other, and is folded there: the rest of
+A subject has nodes up to the first token that it shares with no other, and is folded there: the rest of
 it is read from its text.
 
-Invariants: every slot below `indexed` with count > 0 hangs in the trie; Node.live is the number of
+Invariants: every slot below `indexed` with count > 0 is in the trie; Node.live is the number of
 subjects at or below the node; a folded node has one subject and no children. A subject costs 40 bytes, about
 8 of table and, in the trie, about 28 for a node of its own and 8 of edges, beside its text; arrays that
 double have up to twice the room.
-The tables of subjects and edges are their own, beside base/hash_table: their cells are 4 bytes, a quarter, of which
-a stream with millions of subjects has millions; and records of a block's index ask for many cells ahead.
-Rejected: a dict of Python objects (300 bytes a subject and a scan for every wildcard); removing trie
-nodes one by one (dead ones are skipped by `live`, and a rebuild takes them when they are the half).
+The tables of subjects and edges don't use base/hash_table: their cells are 4 bytes, a quarter, and
+a stream with millions of subjects has millions of them; and merging a block's index prefetches many cells.
+Rejected: a dict of Python objects (300 bytes per subject and a scan for every wildcard); removing trie
+nodes one by one (`live` lets walks skip dead ones, and a rebuild drops them when they are half of all).
 
-Who is told at once of messages that come and go: consumers with filters, each of its own.
+LogWatch notifies consumers with filters immediately of appended and removed messages.
 
-With it a consumer at the end of its stream knows its next messages and how many there are without looking at
-what isn't its: what a message costs doesn't depend on how many consumers have filters that don't match it.
+So a consumer at the end of its stream knows its next messages and their number without examining the others: the cost
+of a message doesn't depend on the number of consumers whose filters don't match it.
 
-A subject that interests nobody is marked with the present epoch, so that its next message costs a comparison.
+A subject without followers is marked with the current epoch, so that its next message costs one comparison.
 A new filter begins a new epoch: each subject is looked up once more.
 
-Invariant: a follower hears of each message that any of its filters matches once, whatever the number of
-filters that do. Rejected: each consumer looking at what is new (a thousand filters are a thousand looks at
-every message); remembering who wants each subject (it has to be forgotten with every consumer that goes).
+Invariant: a follower is notified once of each message that any of its filters matches. Rejected: each consumer
+examining new messages (a thousand filters examine every message a thousand times); storing the followers of each
+subject (it would have to be updated for every deleted consumer).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
@@ -52,20 +51,20 @@ from penstock.kernels.wire.sinks cimport Sink, SinkSubscription
 cdef enum:
     TABLE_MIN = 16
     REBUILD_MIN = 4096              # nodes or garbage bytes below which a rebuild isn't worth it
-    SLICE = 16384                   # subjects put into the trie at once
-    MOST = 8                        # a filter that takes one subject in so many is compared with each
+    SLICE = 16384                   # subjects added to the trie at once
+    MOST = 8                        # a filter that matches more than 1/MOST of the subjects is compared with each
     NO_ID = 0xFFFFFFFF
 
 
 cdef inline size_t token_end(const char* s, size_t start, size_t n) noexcept nogil:
-    """Where the token that begins at start ends."""
+    """End of the token that begins at start."""
     cdef const char* dot = <const char*>memchr(s + start, c'.', n - start) if start < n else NULL
     return n if dot == NULL else <size_t>(dot - s)
 
 
 cdef class SubjectState:
     def __cinit__(self):
-        # Python's string hash is seeded per process, so peers cannot prepare collisions.
+        # Python's string hash is seeded per process, so peers cannot construct collisions.
         self.seed = <uint64_t>hash(b"penstock.subjectstate")
         self._reset()
 
@@ -142,13 +141,14 @@ cdef class SubjectState:
         if item != NULL:
             return item
         if n == 0 or n > 0xFFFF:
-            raise ValueError(f"a subject has 1 to 65535 bytes, this one {n}")
+            raise ValueError(f"a subject has 1 to 65535 bytes, not {n}")
         if (self.count + 1) * 4 > (self.table_mask + 1) * 3:
             self._grow_table()
         text = self._put_text(s, n)
         if self.free_count:
             self.free_count -= 1
             sid = self.free_ids[self.free_count]
+            assert sid < self.used and self.items[sid].count == 0
         else:
             if self.used >= NO_ID - 1:
                 raise MemoryError("a stream holds at most 2**32 - 2 subjects")
@@ -202,12 +202,13 @@ cdef class SubjectState:
         cdef size_t hole = subject.hash & self.table_mask
         cdef size_t at, home
         cdef uint32_t node = subject.node
+        assert self.count > 0 and sid < self.used
         self.free_ids = <uint32_t*>array_grow(
             self.free_ids, &self.free_capacity, self.free_count + 1, 4, 16, b"subjects"
         )
         while self.table[hole] != sid + 1:
             hole = (hole + 1) & self.table_mask
-        # Closes the gap: an entry behind it moves in when its home does not lie between the gap and it.
+        # Closes the gap: a later entry moves in when its home is not between the gap and the entry.
         at = (hole + 1) & self.table_mask
         while self.table[at]:
             home = self.items[self.table[at] - 1].hash & self.table_mask
@@ -220,6 +221,7 @@ cdef class SubjectState:
             self.nodes[node].subject = 0
             self.nodes[node].folded = 0
             while True:
+                assert node < self.node_count and self.nodes[node].live > 0
                 self.nodes[node].live -= 1
                 if node == 0:
                     break
@@ -235,13 +237,13 @@ cdef class SubjectState:
         return 0
 
     cdef int _rebuild(self) except -1:
-        """A new arena of the live texts; the trie starts again and fills at the next wildcard."""
+        """Builds a new arena of the live texts, and resets the trie, which fills again at the next wildcard."""
         cdef size_t i, size = 0
         cdef Subject* item
         cdef size_t live_bytes = self.arena_size - self.arena_garbage
         cdef char* arena = <char*>malloc(live_bytes if live_bytes > 256 else 256)
         if arena == NULL:
-            return 0  # the old one still serves
+            return 0  # the old one stays in use
         for i in range(self.used):
             item = &self.items[i]
             if item.count == 0:
@@ -342,7 +344,7 @@ cdef class SubjectState:
             node = self.nodes[node].parent
 
     cdef size_t _depth(self, uint32_t node) noexcept:
-        """Bytes of the subjects at a node up to and with the node's token."""
+        """Bytes of the subjects at a node up to and including the node's token."""
         cdef size_t n = 0
         while node:
             n += self.nodes[node].token_len + 1
@@ -350,7 +352,7 @@ cdef class SubjectState:
         return n - 1
 
     cdef int _unfold(self, uint32_t node) except -1:
-        """Gives the folded subject of a node a node for its next token, where it is folded again."""
+        """Adds a node for the next token of a node's folded subject, and folds the subject there."""
         cdef uint32_t sid = self.nodes[node].subject - 1
         cdef Subject* item = &self.items[sid]
         cdef size_t start = self._depth(node) + 1
@@ -383,8 +385,8 @@ cdef class SubjectState:
         return 0
 
     cdef size_t match(self, const char* f, size_t n) except? 0xFFFFFFFF:
-        """Walks (node, position in the filter) pairs; position n + 1 says: past the last token,
-        n + 2: everything from here down."""
+        """Walks (node, position in the filter) pairs; position n + 1: past the last token,
+        n + 2: everything below matches."""
         cdef size_t found = 0, depth = 0, certain = 0, end, i
         cdef uint32_t node, child, position
         cdef Subject* item
@@ -433,8 +435,8 @@ cdef class SubjectState:
                     child = self.nodes[child].sibling
                 continue
             end = token_end(f, position, n)
-            # What is below the next nodes matches, but for what ends there: where that is many, they needn't be
-            # walked to.
+            # Everything below the next nodes matches, except subjects that end there: if these are many, comparing
+            # all subjects is cheaper than walking.
             all_follow = end + 2 == n and f[n - 1] == c'>'
             if end - position == 1 and (f[position] == c'*' or (f[position] == c'>' and end == n)):
                 child = self.nodes[node].child
@@ -454,11 +456,11 @@ cdef class SubjectState:
         return found
 
     cdef size_t _compare(self, const char* f, size_t n, size_t sid, size_t found) except? 0xFFFFFFFF:
-        """Adds the subjects from slot `sid` on that match to the `found` ones; returns how many there are."""
+        """Adds the matching subjects from slot `sid` on to the `found` ones; returns the total."""
         cdef Subject* item
         cdef const char* text
         cdef size_t prefix = 0              # bytes before the first wildcard
-        cdef size_t skipped                 # of them, in whole tokens: nothing left to look at
+        cdef size_t skipped                 # of these, the whole tokens, which need no further comparison
         cdef bint all_below
         while prefix < n and f[prefix] != c'*' and f[prefix] != c'>':
             prefix += 1
@@ -476,7 +478,7 @@ cdef class SubjectState:
         return found
 
     cdef bint _takes_most(self, const char* f, size_t n) noexcept:
-        """Is it literal tokens and a > that take a large part of what is in the trie?"""
+        """Is it literal tokens and a > that match a large part of the trie?"""
         cdef size_t start = 0, end
         cdef uint32_t node = 0
         if n < 2 or f[n - 1] != c'>' or has_wildcard(f, n - 2):
@@ -490,13 +492,13 @@ cdef class SubjectState:
         return <size_t>self.nodes[node].live * MOST > self.indexed
 
     cdef bint _folded_matches(self, uint32_t node, const char* f, size_t n) noexcept:
-        """Does the rest of a filter match what a folded subject has behind its node?"""
+        """Does the rest of a filter match the tokens of a folded subject after its node?"""
         cdef Subject* item = &self.items[self.nodes[node].subject - 1]
         cdef size_t start = self._depth(node) + 1
         return filter_matches(f, n, self.arena + item.text + start, item.text_len - start)
 
     def memory(self):
-        """Bytes held, for tests and measurements."""
+        """Allocated bytes, for tests and measurements."""
         return (
             self.capacity * sizeof(Subject) + self.free_capacity * 4 + (self.table_mask + 1) * 4
             + self.arena_capacity + self.node_capacity * sizeof(Node) + (self.edge_mask + 1) * 4
@@ -507,11 +509,11 @@ cdef class SubjectState:
 # --- log watch
 
 cdef enum:
-    FEW = 16                # up to so many filters are compared one by one: an index takes 100 KiB
+    COMPARED_FILTERS_MAX = 16       # up to this many filters are compared one by one: an index takes 100 KiB
 
 
 cdef class Follower:
-    """Base of what follows a log. On its own it doesn't listen."""
+    """Base class of followers of a log. The base class ignores all notifications."""
 
     cdef int on_append(self, uint64_t seq) except -1:
         return 0
@@ -532,15 +534,15 @@ cdef class LogWatch:
         self.epoch = 1
         self.followers = {}
         self.filters = []
-        self.nobody = Sink()
+        self.null_sink = Sink()
 
     cdef int add(self, Follower follower, list filters) except -1:
-        """Tells `follower` from now on what its filters match. It must not be told already. 1: epochs begin anew,
-        the marks of the first ones would count again."""
+        """Registers a new follower with its filters. 1: the epoch wrapped, and the caller must clear all marks, or old
+        marks would be valid again."""
         cdef Following following
         cdef list followings = []
         for f in filters:
-            following = Following(self.nobody, f)
+            following = Following(self.null_sink, f)
             following.follower = follower
             followings.append(following)
         self.followers[follower] = followings
@@ -548,7 +550,7 @@ cdef class LogWatch:
         if self.index is not None:
             for following in followings:
                 self.index.insert(following)
-        elif len(self.filters) > FEW:
+        elif len(self.filters) > COMPARED_FILTERS_MAX:
             self.index = SubscriptionIndex()
             for following in self.filters:
                 self.index.insert(following)
@@ -570,7 +572,7 @@ cdef class LogWatch:
     cdef bint is_empty(self):
         return not self.followers
 
-    cdef int tell(self, uint64_t seq, Subject* s, const char* text, size_t n, bint gone) except -1:
+    cdef int notify(self, uint64_t seq, Subject* s, const char* text, size_t n, bint gone) except -1:
         cdef Following following
         cdef bint wanted = False
         for following in self.index.lookup(text, n).plain if self.index is not None else self.filters:
@@ -580,11 +582,11 @@ cdef class LogWatch:
                 continue
             wanted = True
             if gone:
-                if following.follower.went != seq:
-                    following.follower.went = seq
+                if following.follower.last_removed != seq:
+                    following.follower.last_removed = seq
                     following.follower.on_remove(seq)
-            elif following.follower.came != seq:
-                following.follower.came = seq
+            elif following.follower.last_appended != seq:
+                following.follower.last_appended = seq
                 following.follower.on_append(seq)
         if not wanted:
             s.mark = self.epoch

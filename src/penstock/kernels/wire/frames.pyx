@@ -302,6 +302,7 @@ cdef class FrameParser:
         self.exports += 1
 
     def __releasebuffer__(self, Py_buffer* view):
+        assert self.exports > 0
         self.exports -= 1
 
     @property
