@@ -106,7 +106,7 @@ def test_a_stream_read_byte_by_byte() -> None:
         (IDENTIFIER + b"\x01\x02\x00\x00xx", "not readable"),
         (IDENTIFIER + b"\x01\xff\xff\xff", "too large"),
         (IDENTIFIER + b"\x01\x05\x00\x00\0\0\0\0x", "checksum"),
-        (IDENTIFIER + b"\x00\x05\x00\x00\0\0\0\0\xff", "cut off"),
+        (IDENTIFIER + b"\x00\x05\x00\x00\0\0\0\0\xff", "truncated"),
     ],
 )
 def test_what_is_no_stream_is_refused(stream: bytes, why: str) -> None:

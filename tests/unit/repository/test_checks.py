@@ -179,7 +179,7 @@ def test_the_prose_uses_plain_words() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {text[max(match.start() - 30, 0) : match.end() + 30]!r}"
         for path in [*(one for one in committed_files() if "src" in one.parts), *pages]
-        if path.suffix in (".py", ".pyi", ".md")
+        if path.suffix in (".py", ".pyi", ".pyx", ".pxd", ".md")
         for text in [plain_text(path)]
         for match in forbidden.finditer(text)
     ]
@@ -191,8 +191,9 @@ def test_no_name_with_a_private_meaning_is_used_again() -> None:
     anywhere = re.compile(rf"\b(?:{'|'.join(names)})\b")
     found = [
         f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}, better {names[token.string]}"
-        for path in modules()
-        if path.suffix == ".py" and anywhere.search(path.read_text())
+        for path in committed_files()
+        if "src" in path.parts and path.suffix in (".py", ".pyi", ".pyx", ".pxd")
+        if anywhere.search(path.read_text())
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
         if token.type == tokenize.NAME and token.string in names
     ]
