@@ -256,7 +256,7 @@ class AtomicRecord:
 
     # --- crashes
 
-    def judge(self, found: dict[int, Held], now: int, *, power: bool) -> None:
+    def check_recovery(self, found: dict[int, Held], now: int, *, power: bool) -> None:
         """Checks the recovered messages after a crash, before the stream's record adopts them."""
         seq_of = {held.tag: seq for seq, held in found.items() if held.tag}
         live = self._record.live

@@ -55,7 +55,7 @@ class BatchBook:
         self._inboxes[number] = self.of(record).atomic
         return number
 
-    # --- what the world does
+    # --- events of the simulator
 
     def applied(self, record: StreamRecord, now: int, *, refusing: bool) -> None:
         """Records that the server applied a stream's arrivals, or rejected all of them."""
@@ -77,12 +77,12 @@ class BatchBook:
         for batches in self._streams.values():
             batches.atomic.applied(now, refusing=False)
 
-    def judge(self, record: StreamRecord, found: dict[int, Held], now: int, *, power: bool) -> None:
+    def check_recovery(self, record: StreamRecord, found: dict[int, Held], now: int, *, power: bool) -> None:
         """Checks the recovered messages, before the record adopts them."""
         batches = self._streams.get(record.name)
         if batches is not None and batches.record is record:
-            batches.atomic.judge(found, now, power=power)
-            batches.fast.judge(found, self._died_at, power=power)
+            batches.atomic.check_recovery(found, now, power=power)
+            batches.fast.check_recovery(found, self._died_at, power=power)
 
     def crashed(self, *, damaged: bool) -> None:
         """Drops pending responses after a crash. damaged: bits of the files were flipped."""

@@ -25,16 +25,16 @@ FAULT_RATE = 0.06
 T = TypeVar("T")
 
 
-def any_stream_with(world: Simulator, random: Random, feature: str) -> StreamRecord | None:
+def any_stream_with(sim: Simulator, random: Random, feature: str) -> StreamRecord | None:
     """A random stream whose configuration has the feature, or None."""
-    names = [name for name in sorted(world.streams) if getattr(world.streams[name].config, feature)]
-    return world.streams[random.choice(names)] if names else None
+    names = [name for name in sorted(sim.streams) if getattr(sim.streams[name].config, feature)]
+    return sim.streams[random.choice(names)] if names else None
 
 
-def new_publish(world: Simulator, record: StreamRecord, token: str) -> SimPublish:
+def new_publish(sim: Simulator, record: StreamRecord, token: str) -> SimPublish:
     """A publish to one of the stream's subjects."""
     sent = f"{record.name}.{token}"
-    return SimPublish(world.next_tag(), record.name, stored_subject(record.config, sent), sent)
+    return SimPublish(sim.next_tag(), record.name, stored_subject(record.config, sent), sent)
 
 
 def extra_headers(one: SimPublish, record: StreamRecord, random: Random) -> list[tuple[str, str]]:
@@ -94,38 +94,38 @@ def on_the_way(messages: list[T], random: Random, *, first: bool) -> list[T]:
 # --- atomic
 
 
-def publish_atomic(world: Simulator, random: Random) -> None:
+def publish_atomic(sim: Simulator, random: Random) -> None:
     """Starts an atomic batch, or continues one, perhaps to its end."""
-    record = any_stream_with(world, random, "allow_atomic")
+    record = any_stream_with(sim, random, "allow_atomic")
     if record is None:
         return
-    book = world.batches.of(record).atomic
+    book = sim.batches.of(record).atomic
     # Few publishers continue a batch that the server rejected or forgot.
     book.batches = [
         one for one in book.batches if not one.uncertain and (one.is_open or random.random() < 0.3)
     ]
     batch = random.choice(book.batches) if book.batches and random.random() < 0.6 else None
-    batch = batch or world.batches.new_atomic(record)
+    batch = batch or sim.batches.new_atomic(record)
     ends = random.random() < 0.7
-    arrivals = [_atomic_message(world, batch, random) for _ in range(random.choice([1, 2, 3, 6]))]
+    arrivals = [_atomic_message(sim, batch, random) for _ in range(random.choice([1, 2, 3, 6]))]
     if ends:
         book.batches.remove(batch)
         arrivals = _with_commit(batch, arrivals, random)
     if len(batch.sent) > 1:  # the only message of a batch, sent twice, is two batches
         arrivals = on_the_way(arrivals, random, first=True)
     for arrival, header, payload in arrivals:
-        _send_atomic(world, arrival, header, payload, asks=bool(arrival.commit) or random.random() < 0.5)
+        _send_atomic(sim, arrival, header, payload, asks=bool(arrival.commit) or random.random() < 0.5)
     if random.random() < 0.3:
-        read_everything(world, record)
+        read_everything(sim, record)
     if random.random() < 0.85:
-        world.tick()
+        sim.tick()
 
 
 Outgoing = tuple[atomic_checks.AtomicArrival, list[tuple[str, str]], bytes]
 
 
-def _atomic_message(world: Simulator, batch: AtomicBatchModel, random: Random) -> Outgoing:
-    one = new_publish(world, batch.record, random.choice(TOKENS))
+def _atomic_message(sim: Simulator, batch: AtomicBatchModel, random: Random) -> Outgoing:
+    one = new_publish(sim, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
     pairs = [(headers.BATCH_ID, batch.id), (headers.BATCH_SEQUENCE, str(seq))]
@@ -148,7 +148,7 @@ def _with_commit(batch: AtomicBatchModel, arrivals: list[Outgoing], random: Rand
 
 
 def _send_atomic(
-    world: Simulator,
+    sim: Simulator,
     arrival: atomic_checks.AtomicArrival,
     pairs: list[tuple[str, str]],
     payload: bytes,
@@ -156,45 +156,45 @@ def _send_atomic(
     asks: bool,
 ) -> None:
     batch = arrival.batch
-    number = world.batches.new_inbox(batch.record) if asks else 0
+    number = sim.batches.new_inbox(batch.record) if asks else 0
     block = headers.build(pairs)
     arrival = arrival._replace(answer=number, size=len(block) + len(payload))
-    world.say(f"{batch.id} {arrival.seq} {arrival.commit} to {batch.record.name}")
-    world.batches.of(batch.record).atomic.arrivals.append(arrival)
+    sim.say(f"{batch.id} {arrival.seq} {arrival.commit} to {batch.record.name}")
+    sim.batches.of(batch.record).atomic.arrivals.append(arrival)
     subject = arrival.publish.sent if arrival.publish is not None else f"{batch.record.name}.x"
     inbox = b"_IN.b.%d" % number if asks else b""
-    world.send(subject, inbox, block, payload, batch.sent if arrival.commit else [], batch.record)
+    sim.send(subject, inbox, block, payload, batch.sent if arrival.commit else [], batch.record)
 
 
-def read_everything(world: Simulator, record: StreamRecord) -> None:
+def read_everything(sim: Simulator, record: StreamRecord) -> None:
     """A direct get of the whole stream while publishes wait: returns all of a batch or nothing."""
     if not record.config.allow_direct:
         return
     subject = f"$JS.API.DIRECT.GET.{record.name}".encode()
     body = json.dumps({"batch": 1000, "seq": 1}).encode()
-    tags = world.read(subject, body)
+    tags = sim.read(subject, body)
     if tags is not None:
-        world.batches.of(record).atomic.was_read(tags)
+        sim.batches.of(record).atomic.was_read(tags)
 
 
 # --- fast
 
 
-def publish_fast(world: Simulator, random: Random) -> None:
+def publish_fast(sim: Simulator, random: Random) -> None:
     """Starts a fast batch, or continues one, perhaps to its end."""
-    record = any_stream_with(world, random, "allow_batched")
+    record = any_stream_with(sim, random, "allow_batched")
     if record is None:
         return
-    fast = world.batches.of(record).fast
+    fast = sim.batches.of(record).fast
     fast.batches = [batch for batch in fast.batches if not batch.uncertain]
     if fast.batches and random.random() < 0.65:
         batch = random.choice(fast.batches)
     else:
-        batch = world.batches.new_fast(
+        batch = sim.batches.new_fast(
             record, flow=random.choice([1, 2, 3, 10, 100]), gap_ok=random.random() < 0.5
         )
     begins = not batch.sent
-    messages = [_fast_message(world, batch, random) for _ in range(random.choice([1, 2, 4, 8]))]
+    messages = [_fast_message(sim, batch, random) for _ in range(random.choice([1, 2, 4, 8]))]
     how = random.random()
     if how < 0.2:
         last, header, payload = messages[-1]
@@ -208,15 +208,15 @@ def publish_fast(world: Simulator, random: Random) -> None:
     single = len(messages) == 1 and begins
     arriving = messages if single else on_the_way(messages, random, first=not begins)
     for arrival, header, payload in arriving:
-        _send_fast(world, arrival, header, payload)
+        _send_fast(sim, arrival, header, payload)
     if random.random() < 0.9:
-        world.tick()
+        sim.tick()
 
 
 def _fast_message(
-    world: Simulator, batch: FastBatchModel, random: Random
+    sim: Simulator, batch: FastBatchModel, random: Random
 ) -> tuple[fast_checks.FastArrival, bytes, bytes]:
-    one = new_publish(world, batch.record, random.choice(TOKENS))
+    one = new_publish(sim, batch.record, random.choice(TOKENS))
     batch.sent.append(one)
     seq = len(batch.sent)
     counts_in_batch(batch.record)
@@ -230,11 +230,11 @@ def _fast_message(
     )
 
 
-def _send_fast(world: Simulator, arrival: fast_checks.FastArrival, header: bytes, payload: bytes) -> None:
+def _send_fast(sim: Simulator, arrival: fast_checks.FastArrival, header: bytes, payload: bytes) -> None:
     batch = arrival.batch
-    world.say(f"{batch.id} {arrival.seq} {arrival.operation.name.lower()} to {batch.record.name}")
-    world.batches.of(batch.record).fast.arrivals.append(arrival)
+    sim.say(f"{batch.id} {arrival.seq} {arrival.operation.name.lower()} to {batch.record.name}")
+    sim.batches.of(batch.record).fast.arrivals.append(arrival)
     one = arrival.publish
     subject = one.sent if one is not None else f"{batch.record.name}.x"
     reply = batch.reply(arrival.seq, arrival.operation)
-    world.send(subject, reply, header, payload, [one] if one is not None else [], batch.record)
+    sim.send(subject, reply, header, payload, [one] if one is not None else [], batch.record)

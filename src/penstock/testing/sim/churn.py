@@ -39,42 +39,42 @@ class Churn(NamedTuple):
 def churn(consumers: int, *, tell: Callable[[str], object]) -> Churn:
     """Creates and expires consumers; measures memory after the first tenth and at the end."""
     lines: list[str] = []
-    world = Simulator(Random(1), lines.append, always=False, block_size=100_000)
-    world.api("STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"], "max_msgs": 100}, ("create", "A"))
+    sim = Simulator(Random(1), lines.append, always=False, block_size=100_000)
+    sim.api("STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"], "max_msgs": 100}, ("create", "A"))
     rounds = max(consumers // ROUND, 10)
     before = files = 0
     for number in range(rounds):
-        _round(world, number)
+        _round(sim, number)
         lines.clear()
         if number + 1 == rounds // 10:
-            before, files = _memory(), len(world.disk.files())
+            before, files = _memory(), len(sim.disk.files())
         if (number + 1) % max(rounds // 20, 1) == 0:
-            seconds = (world.now - 1_700_000_000 * SECOND_NS) // SECOND_NS
+            seconds = (sim.now - 1_700_000_000 * SECOND_NS) // SECOND_NS
             tell(f"{(number + 1) * ROUND:9} consumers, {seconds} s simulated, {_memory() >> 20} MiB")
-    seconds = (world.now - 1_700_000_000 * SECOND_NS) // SECOND_NS
-    left = len(world.stream("A").consumers)
-    result = Churn(rounds * ROUND, seconds, before, _memory(), files, len(world.disk.files()), left)
+    seconds = (sim.now - 1_700_000_000 * SECOND_NS) // SECOND_NS
+    left = len(sim.stream("A").consumers)
+    result = Churn(rounds * ROUND, seconds, before, _memory(), files, len(sim.disk.files()), left)
     tell(f"{result}")
     return result
 
 
-def _round(world: Simulator, number: int) -> None:
-    publish = SimPublish(world.next_tag(), "A", f"A.{number % 7}")
-    world.publish(publish, b"", 20, reply=True)
-    record = world.streams["A"]
+def _round(sim: Simulator, number: int) -> None:
+    publish = SimPublish(sim.next_tag(), "A", f"A.{number % 7}")
+    sim.publish(publish, b"", 20, reply=True)
+    record = sim.streams["A"]
     for i in range(ROUND):
         name = f"c{number}_{i}"
         config = {"name": name, "ack_policy": "explicit", "inactive_threshold": SECOND_NS}
         config["mem_storage"] = i % 2 == 0
         if i % 4 >= 2:
             config["deliver_subject"] = f"unheard.{name}"
-        world.api(f"CONSUMER.CREATE.A.{name}", {"stream_name": "A", "config": config}, ("A", name))
+        sim.api(f"CONSUMER.CREATE.A.{name}", {"stream_name": "A", "config": config}, ("A", name))
         if i % 4 == 0:
-            world.pull("A", name, {"batch": 1, "no_wait": True})
-            world.tick()
-    world.pass_time(80 * SECOND_NS)
+            sim.pull("A", name, {"batch": 1, "no_wait": True})
+            sim.tick()
+    sim.pass_time(80 * SECOND_NS)
     # The simulation's own, not the server's.
-    world.disk.root.sync_all()
+    sim.disk.root.sync_all()
     record.forget_the_past()
 
 

@@ -272,7 +272,9 @@ class ConsumerRecord:
             f"{where}: {info['num_ack_pending']} said, {len(pending)} are",
         )  # fmt: skip
 
-    def judge(self, consumer: ConsumerReplica, record: StreamRecord, *, power: bool, always: bool) -> None:
+    def check_recovery(
+        self, consumer: ConsumerReplica, record: StreamRecord, *, power: bool, always: bool
+    ) -> None:
         """Compares the recovered state with what must have survived, and adopts it."""
         where = f"{self.stream} > {self.name}"
         state = consumer.state

@@ -44,9 +44,9 @@ Position = tuple[int, str]  # the last sequence of an origin, and its incarnatio
 class Copies(Feature):
     """The copies in one stream that has or had a mirror or sources."""
 
-    def __init__(self, record: StreamRecord, world: Simulator) -> None:
+    def __init__(self, record: StreamRecord, sim: Simulator) -> None:
         super().__init__(record)
-        self._world = world
+        self._sim = sim
         self._sources: dict[str, StreamSource] = {}  # all sources that it ever had
         # An update may change the start of a source without copies: until its next restart either one is
         # valid.
@@ -91,7 +91,7 @@ class Copies(Feature):
         self._check_sourced(about, held)
 
     def _check_mirrored(self, mirror: StreamSource, held: Held) -> None:
-        origins = self._world.origins.of(mirror.name)
+        origins = self._sim.origins.of(mirror.name)
         matching = [
             origin for origin in origins
             if held.seq in origin.held and self._is_copy(held, mirror, origin.held[held.seq], origin.ident)
@@ -107,7 +107,7 @@ class Copies(Feature):
         source = self._sources.get(about.key)
         if source is None:
             raise Violation("copies", f"{where} is of no source, which are {list(self._sources)}")
-        origin = self._world.origins.find(source.name, about.ident)
+        origin = self._sim.origins.find(source.name, about.ident)
         original = origin.held.get(about.seq) if origin is not None else None
         if original is None:
             raise Violation("copies", f"{where}: its origin never had that")
@@ -126,7 +126,7 @@ class Copies(Feature):
     def end_tick(self, now: int, *, faulty: bool) -> None:
         self._rollups_of_tick.clear()
         self._tick_from = self.record.last_seq
-        stream = self._world.engine.streams.get(self.record.name)
+        stream = self._sim.engine.streams.get(self.record.name)
         self._taken = (
             {key_of(one.source): one.seq for one in stream.source_states} if stream is not None else {}
         )
@@ -149,7 +149,7 @@ class Copies(Feature):
         return (held.subject, held.payload, found) == (renamed_to, original.payload, wanted)
 
     def _check_written(self, name: str, seq: int, ident: str) -> None:
-        written = self._world.origins.written(name, ident)
+        written = self._sim.origins.written(name, ident)
         if written is not None and seq > written:
             raise Violation("ahead", f"{self.record.name} has {seq} of {name}, {written} was written")
 
@@ -173,10 +173,10 @@ class Copies(Feature):
 
     def _fresh(self) -> Iterator[Held]:
         """Copies of this tick, visible in the log or not."""
-        stream, config = self._world.engine.streams[self.record.name], self.record.config
+        stream, config = self._sim.engine.streams[self.record.name], self.record.config
         for source_state in stream.source_states:
             name, taken = source_state.source.name, self._taken.get(key_of(source_state.source), 0)
-            for origin in self._world.origins.of(name):
+            for origin in self._sim.origins.of(name):
                 for held in origin.held.values():
                     if taken < held.seq <= source_state.seq and self._may_take(source_state.source, held):
                         subject = renamed(source_state.source, config, held.subject)
@@ -219,7 +219,7 @@ class Copies(Feature):
     def _note_unseen(self, count: int) -> None:
         """Handles a request that removed messages in the tick that stored them. count: messages that no look
         saw. Copies up to the server's position may be among them: they must not come again."""
-        stream = self._world.engine.streams[self.record.name]
+        stream = self._sim.engine.streams[self.record.name]
         for source_state in stream.source_states if count > 0 and not self._shows_everything() else ():
             key, ident = key_of(source_state.source), source_state.ident
             past, past_ident = self._before.get(key, (0, ""))
@@ -250,8 +250,8 @@ class Copies(Feature):
     def _wanted(self, source: StreamSource, past: int, ident: str) -> list[Held]:
         """What the origin has after a sequence and the target lacks."""
         record = self.record
-        stream = self._world.engine.streams.get(source.name)
-        origin = self._world.origins.find(source.name, ident or (stream.identity if stream else ""))
+        stream = self._sim.engine.streams.get(source.name)
+        origin = self._sim.origins.find(source.name, ident or (stream.identity if stream else ""))
         if stream is None or origin is None or origin.ident != stream.identity:
             return []
         is_mirror = record.config.mirror is not None
@@ -269,10 +269,10 @@ class Copies(Feature):
 
     def check_complete(self) -> None:
         """Checks completeness, after enough time with a working disk."""
-        stream = self._world.engine.streams[self.record.name]
+        stream = self._sim.engine.streams[self.record.name]
         config = self.record.config
         for source_state, info in zip(stream.source_states, self._infos(stream), strict=True):
-            origin = self._world.engine.streams.get(source_state.source.name)
+            origin = self._sim.engine.streams.get(source_state.source.name)
             if origin is None or self.record.damaged or origin.write_failure is not None:
                 continue
             where = f"{self.record.name} from {source_state.index_name}"
@@ -289,7 +289,7 @@ class Copies(Feature):
             require(info.lag == 0, "complete", f"{where}: lag is {info.lag}")
 
     def _infos(self, stream: StreamReplica) -> list[ApiStreamSourceInfo]:
-        mirror, sources = self._world.engine.sourcing.infos(stream, self._world.now)
+        mirror, sources = self._sim.engine.sourcing.infos(stream, self._sim.now)
         return [mirror] if mirror is not None else sources
 
     # --- what is written
@@ -330,7 +330,7 @@ class Copies(Feature):
         self._to_be_found = self.record.live if self._shows_everything() else {}
 
     def _note_stood(self) -> None:
-        stream = self._world.engine.streams.get(self.record.name)
+        stream = self._sim.engine.streams.get(self.record.name)
         if stream is None or stream.config.mirror is not None:
             return
         for one in stream.source_states:
@@ -348,7 +348,7 @@ class Copies(Feature):
         The server may know no more than it did when the stream ended at its present end. Unless such a power
         failure lost them, it may know nothing from copies that only the crash removed.
         """
-        last_seq, stream = self.record.last_seq, self._world.engine.streams.get(self.record.name)
+        last_seq, stream = self.record.last_seq, self._sim.engine.streams.get(self.record.name)
         lost = {} if is_lossy else self._lost()
         known = {}
         for source_state in (
@@ -380,10 +380,10 @@ class Copies(Feature):
     def recovered(self, now: int, *, power: bool, damaged: bool) -> None:
         """Checks positions after a crash, when the record has adopted the recovered messages."""
         self.configure()
-        record, world = self.record, self._world
+        record, sim = self.record, self._sim
         self._rollups_of_tick.clear()
         self._tick_from = record.last_seq
-        is_lossy = power and not world.always
+        is_lossy = power and not sim.always
         kept = {} if is_lossy else dict(record.base.sources)
         for held in record.live.values():
             about = source_in(held) if record.config.mirror is None else None
@@ -418,11 +418,11 @@ class Copies(Feature):
         record = self.record
         for key, (seq, ident) in self._upto.items():
             source = self._sources.get(key)
-            stream = self._world.engine.streams.get(source.name) if source is not None else None
+            stream = self._sim.engine.streams.get(source.name) if source is not None else None
             if source is None or stream is None or source.opt_start_seq:
                 continue
             # The mirror may have copies of an earlier stream of that name.
-            others = [one for one in self._world.origins.of(source.name) if one.ident != stream.identity]
+            others = [one for one in self._sim.origins.of(source.name) if one.ident != stream.identity]
             if ident not in ("", stream.identity) or others:
                 continue
             last = max(stream.log.last_seq, self._placed if record.config.mirror is not None else 0)
@@ -445,7 +445,7 @@ class Copies(Feature):
     def _add_again(self, key: str, most: Position) -> None:
         """Handles a source that is added again. Without a copy yet, the server continues after its recorded
         position, if that is left, or after the last copy in the log."""
-        stream = self._world.engine.streams[self.record.name]
+        stream = self._sim.engine.streams[self.record.name]
         [position] = [(one.seq, one.ident) for one in stream.source_states if key_of(one.source) == key]
         seq, ident = self._upto.get(key, (0, most[1]))
         if ident == most[1] == position[1] and seq < position[0] <= most[0]:

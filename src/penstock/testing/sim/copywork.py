@@ -20,19 +20,17 @@ from penstock.testing.sim.source_model import (
 from penstock.testing.sim.stream_checks import StreamRecord
 
 
-def target_config(
-    world: Simulator, config: dict[str, Any], random: Random, *, closed: bool
-) -> dict[str, Any]:
+def target_config(sim: Simulator, config: dict[str, Any], random: Random, *, closed: bool) -> dict[str, Any]:
     """A configuration with a mirror or sources, derived from any other one."""
     name = config["name"]
-    origins = sorted(world.streams.keys() - {LETTERS, *TARGETS})
+    origins = sorted(sim.streams.keys() - {LETTERS, *TARGETS})
     if not origins:
         return config
     if name == MIRROR:
         origin = random.choice(origins)
-        return mirror_config(config, _source(world, origin, name, random), random)
+        return mirror_config(config, _source(sim, origin, name, random), random)
     chosen = random.sample(origins, min(len(origins), random.choice([1, 1, 2])))
-    sources = [_source(world, origin, name, random) for origin in chosen]
+    sources = [_source(sim, origin, name, random) for origin in chosen]
     if random.random() < 0.1:
         one = chosen[0]  # twice, with filters that do not overlap
         sources = [{"name": one, "filter_subject": f"{one}.x"}, {"name": one, "filter_subject": f"{one}.z.>"}]
@@ -40,11 +38,11 @@ def target_config(
 
 
 def target_update(
-    world: Simulator, record: StreamRecord, config: dict[str, Any], random: Random
+    sim: Simulator, record: StreamRecord, config: dict[str, Any], random: Random
 ) -> dict[str, Any]:
     """An update of it: a mirror stays, sources come and go."""
     present = record.config
-    config = target_config(world, config, random, closed=not present.subjects)
+    config = target_config(sim, config, random, closed=not present.subjects)
     if present.mirror is not None:
         config["mirror"] = to_builtins(present.mirror)
     elif "sources" in config and random.random() < 0.5:
@@ -52,8 +50,8 @@ def target_update(
     return config
 
 
-def _source(world: Simulator, origin: str, target: str, random: Random) -> dict[str, Any]:
-    return source_config(origin, target, world.streams[origin].last_seq, world.now, random)
+def _source(sim: Simulator, origin: str, target: str, random: Random) -> dict[str, Any]:
+    return source_config(origin, target, sim.streams[origin].last_seq, sim.now, random)
 
 
 def root_of(record: StreamRecord, random: Random) -> str:
@@ -74,19 +72,19 @@ def target_name(random: Random) -> str:
     return random.choice([MIRROR, SOURCED, SOURCED])
 
 
-def check_copies(world: Simulator) -> None:
+def check_copies(sim: Simulator) -> None:
     """Checks after a quiet period that nothing is missing."""
-    for record in world.streams.values():
+    for record in sim.streams.values():
         if record.copies is not None:
             record.copies.check_complete()
 
 
-def lag_of(world: Simulator) -> int:
+def lag_of(sim: Simulator) -> int:
     """How many messages the targets are behind, as the server reports it."""
     lag = 0
     for name in TARGETS:
-        stream = world.engine.streams.get(name)
+        stream = sim.engine.streams.get(name)
         if stream is not None:
-            mirror, sources = world.engine.sourcing.infos(stream, world.now)
+            mirror, sources = sim.engine.sourcing.infos(stream, sim.now)
             lag += sum(one.lag for one in [*sources, *([mirror] if mirror is not None else [])])
     return lag

@@ -277,7 +277,7 @@ class FastRecord:
 
     # --- crashes
 
-    def judge(self, found: dict[int, Held], died_at: int, *, power: bool) -> None:
+    def check_recovery(self, found: dict[int, Held], died_at: int, *, power: bool) -> None:
         """Checks the recovered messages, before the stream's record adopts them."""
         record = self._record
         at_of = {held.tag: seq for seq, held in found.items() if held.tag}

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 class LogTap(logging.Handler):
     """The tap of one simulator. Without flipped bits, the server must not leave out anything it finds."""
 
-    def __init__(self, world: Simulator) -> None:
+    def __init__(self, sim: Simulator) -> None:
         super().__init__(logging.WARNING)
-        self._world = world
+        self._sim = sim
         self._loggers = [logging.getLogger("penstock.store"), logging.getLogger("penstock.jetstream")]
         self._depth = 0
         self._before: list[tuple[bool, list[logging.Handler]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        self._world.say(f"  server: {text}")
-        world = self._world
-        if "is left out" in text and not (world.flipped or world.damaged):
+        self._sim.say(f"  server: {text}")
+        sim = self._sim
+        if "is left out" in text and not (sim.flipped or sim.damaged):
             raise Violation("recovers", text)
 
     def __enter__(self) -> None:

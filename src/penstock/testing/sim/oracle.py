@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from penstock.testing.sim.simulator import Simulator
 
 
-class History(Feature):
-    """One stream from creation to deletion. ident: its incarnation."""
+class Incarnation(Feature):
+    """A stream from its creation to its deletion. ident: identifies the incarnation."""
 
     def __init__(self, record: StreamRecord) -> None:
         super().__init__(record)
@@ -32,40 +32,40 @@ class Origins:
     """All streams of a run."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[History]] = {}
+        self._known: dict[str, list[Incarnation]] = {}
 
-    def follow(self, world: Simulator) -> None:
+    def follow(self, sim: Simulator) -> None:
         """Records, between two ticks, that written messages are durable, and finds new streams."""
-        for name, stream in world.engine.streams.items():
-            record = world.streams.get(name)
+        for name, stream in sim.engine.streams.items():
+            record = sim.streams.get(name)
             if record is None:
                 continue
-            history = feature(record, History)
-            if history.ident != stream.identity:
-                history.ident = stream.identity  # also when a crash made it another incarnation
-                history.held = dict(record.live)
-            if not stream.syncing or not world.always:
-                history.written = record.kept.last_seq
+            incarnation = feature(record, Incarnation)
+            if incarnation.ident != stream.identity:
+                incarnation.ident = stream.identity  # a crash may have made it another one
+                incarnation.held = dict(record.live)
+            if not stream.syncing or not sim.always:
+                incarnation.written = record.kept.last_seq
             known = self._known.setdefault(name, [])
-            if history not in known:
-                self._take_over(known, history)
-                known.append(history)
+            if incarnation not in known:
+                self._take_over(known, incarnation)
+                known.append(incarnation)
 
-    def _take_over(self, known: list[History], history: History) -> None:
+    def _take_over(self, known: list[Incarnation], incarnation: Incarnation) -> None:
         """Identifies a stream that is back after a restart because its deletion failed."""
-        for past in [one for one in known if one.ident == history.ident]:
-            history.held = past.held | history.held
+        for past in [one for one in known if one.ident == incarnation.ident]:
+            incarnation.held = past.held | incarnation.held
             known.remove(past)
 
-    def of(self, name: str) -> list[History]:
+    def of(self, name: str) -> list[Incarnation]:
         """The incarnations of a stream name, the present one last."""
         return self._known.get(name, [])
 
-    def find(self, name: str, ident: str) -> History | None:
+    def find(self, name: str, ident: str) -> Incarnation | None:
         """One incarnation, or None."""
         return next((one for one in self.of(name) if one.ident == ident), None)
 
     def written(self, name: str, ident: str) -> int | None:
         """The last durable sequence of a stream, or None when unknown."""
-        history = self.find(name, ident)
-        return history.written if history is not None else None
+        incarnation = self.find(name, ident)
+        return incarnation.written if incarnation is not None else None

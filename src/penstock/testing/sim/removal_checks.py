@@ -28,9 +28,9 @@ class Removals:
         self._promised: set[Created] = set()
         self._expired: dict[Created, ConsumerRecord] = {}
 
-    def remove(self, world: Simulator, record: ConsumerRecord) -> None:
+    def remove(self, sim: Simulator, record: ConsumerRecord) -> None:
         """Removes a consumer as a client."""
-        answer = world.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
+        answer = sim.api(f"CONSUMER.DELETE.{record.stream}.{record.name}", b"", record.key)
         if answer.get("success"):
             self._promised.add((*record.key, record.created))
             self.half.discard(record.key)
@@ -38,20 +38,20 @@ class Removals:
         else:
             self._refused[record.key] = record
 
-    def ask_again(self, world: Simulator, stream: str = "", consumer: str = "") -> bool:
+    def ask_again(self, sim: Simulator, stream: str = "", consumer: str = "") -> bool:
         """Repeats removals that failed on the disk: of these names, or all. Returns whether there were
         any."""
-        engine, before = world.engine, world.commands
-        if world.damaged:
+        engine, before = sim.engine, sim.commands
+        if sim.damaged:
             return False  # offline for another reason
         for name in list(engine.offline):
             if stream in ("", name):
-                world.api(f"STREAM.DELETE.{name}", b"", ("delete", name))
+                sim.api(f"STREAM.DELETE.{name}", b"", ("delete", name))
         for key in [(name, one) for name, found in engine.streams.items() for one in found.offline]:
             known = self._refused.get(key)
             if known is not None and (not stream or (stream, consumer) == key):
-                self.remove(world, known)
-        return world.commands != before
+                self.remove(sim, known)
+        return sim.commands != before
 
     def crashed(self) -> None:
         """Forgets them: a restart found what the disk has kept."""
@@ -65,21 +65,21 @@ class Removals:
         if faulty:
             self.half.add(record.key)
 
-    def came_back(self, world: Simulator, consumer: ConsumerReplica, *, strict: bool) -> None:
+    def came_back(self, sim: Simulator, consumer: ConsumerReplica, *, strict: bool) -> None:
         """Checks a removed consumer that a crash left. strict: the crash lost nothing that was written."""
         stream = consumer.stream.name
         ident = (stream, consumer.name, consumer.created)
-        lasts = world.always and not world.damaged
+        lasts = sim.always and not sim.damaged
         may = not strict or ident[:2] in self.half
         may = may and not (lasts and ident in self._promised)
         require(may, "no resurrection", f"consumer {stream} > {consumer.name} is back")
         known = self._expired.pop(ident, None)
         if known is None or not lasts:
-            unknown = world.meet_unknown(stream, consumer.name)
+            unknown = sim.meet_unknown(stream, consumer.name)
             unknown.was_removed = True
             unknown.recovered = consumer.state.delivered_stream
             # Several of a key may have been in flight when keys were configured, or since a power failure.
             unknown.twice_in_flight = set(unknown.delivered)
             return
-        world.consumers[known.key] = known
-        known.judge(consumer, world.streams[stream], power=True, always=True)
+        sim.consumers[known.key] = known
+        known.check_recovery(consumer, sim.streams[stream], power=True, always=True)

@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from penstock.testing.sim.simulator import Simulator
 
 
-def note_settled(world: Simulator, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
+def note_settled(sim: Simulator, record: StreamRecord, in_flight: set[tuple[str, str]]) -> None:
     """Records which messages retention may remove now. Those acked at the end of the last tick may be
     removed, even where a request deletes the consumer that acked them."""
     if any(stream == record.name for stream, _ in in_flight):
         record.settled = set(record.live)  # its consumers change in this tick
     else:
-        record.settled = record.settled_before | _settled(world, record)
+        record.settled = record.settled_before | _settled(sim, record)
 
 
-def _settled(world: Simulator, record: StreamRecord) -> set[int]:
-    present = world.engine.streams[record.name].consumers
-    known = [one for key, one in world.consumers.items() if key[0] == record.name and key[1] in present]
+def _settled(sim: Simulator, record: StreamRecord) -> set[int]:
+    present = sim.engine.streams[record.name].consumers
+    known = [one for key, one in sim.consumers.items() if key[0] == record.name and key[1] in present]
     driven = [one for one in present.values() if one.is_driven]
     if record.config.retention is RetentionPolicy.WORKQUEUE:
         return {
             seq for seq, held in record.live.items()
             if any(one.may_let_go(held) for one in known)
-            or any(_has_kept(world, one, held, unwanted=False) for one in driven)
+            or any(_has_kept(sim, one, held, unwanted=False) for one in driven)
         }  # fmt: skip
     return {
         seq for seq, held in record.live.items()
         if all(one.is_done_with(held) for one in known)
-        and all(_has_kept(world, one, held, unwanted=True) for one in driven)
+        and all(_has_kept(sim, one, held, unwanted=True) for one in driven)
     }  # fmt: skip
 
 
-def note_kept(world: Simulator, *, is_over: bool) -> None:
+def note_kept(sim: Simulator, *, is_over: bool) -> None:
     """Records which messages may be copied, which copies were made, and which messages those ack, as far as
     durable.
 
@@ -54,36 +54,36 @@ def note_kept(world: Simulator, *, is_over: bool) -> None:
     started, with requests that were processed before it, or background work completed in it: acked messages
     may still be removed.
     """
-    world.origins.follow(world)
+    sim.origins.follow(sim)
     for name in TARGETS:
-        record, stream = world.streams.get(name), world.engine.streams.get(name)
+        record, stream = sim.streams.get(name), sim.engine.streams.get(name)
         if record is None or stream is None or record.copies is None:
             continue
-        if stream.write_failure is None and not (world.always and stream.syncing):
+        if stream.write_failure is None and not (sim.always and stream.syncing):
             record.copies.lasts()
-    for name, record in world.streams.items():
-        if name in world.engine.streams and record.config.retention is not RetentionPolicy.LIMITS:
-            log, before = world.engine.streams[name].log, record.settled | record.settled_before
+    for name, record in sim.streams.items():
+        if name in sim.engine.streams and record.config.retention is not RetentionPolicy.LIMITS:
+            log, before = sim.engine.streams[name].log, record.settled | record.settled_before
             if is_over:
                 before = {seq for seq in before if log.next_seq(seq) != seq}
-            record.settled_before = before | _settled(world, record)
+            record.settled_before = before | _settled(sim, record)
 
 
-def check_driven(world: Simulator) -> None:
+def check_driven(sim: Simulator) -> None:
     """Checks that every consumer of a mirror or source has its target. Where a damaged disk left the target
     offline, the origin retains what it has yet to take."""
-    for stream in world.engine.streams.values():
+    for stream in sim.engine.streams.values():
         for consumer in stream.consumers.values():
-            if not consumer.is_driven or _target_of(consumer) in world.engine.offline:
+            if not consumer.is_driven or _target_of(consumer) in sim.engine.offline:
                 continue
-            if _inflow_of(world, consumer) is None:
+            if _inflow_of(sim, consumer) is None:
                 raise Violation("orphans", f"{stream.name} > {consumer.name} has no target")
 
 
-def _has_kept(world: Simulator, consumer: ConsumerReplica, held: Held, *, unwanted: bool) -> bool:
+def _has_kept(sim: Simulator, consumer: ConsumerReplica, held: Held, *, unwanted: bool) -> bool:
     """Whether the target of a consumer has written a copy. unwanted: the result for a message that it does
     not take."""
-    found = _inflow_of(world, consumer)
+    found = _inflow_of(sim, consumer)
     if found is None:
         return False
     copies, source_state = found
@@ -94,9 +94,9 @@ def _has_kept(world: Simulator, consumer: ConsumerReplica, held: Held, *, unwant
     return copies.has_kept(source_state, held) if copies.may_take(source_state, held) else unwanted
 
 
-def _inflow_of(world: Simulator, consumer: ConsumerReplica) -> tuple[Copies, SourceState] | None:
+def _inflow_of(sim: Simulator, consumer: ConsumerReplica) -> tuple[Copies, SourceState] | None:
     name = _target_of(consumer)
-    record, stream = world.streams.get(name), world.engine.streams.get(name)
+    record, stream = sim.streams.get(name), sim.engine.streams.get(name)
     if record is None or record.copies is None or stream is None:
         return None
     for source_state in stream.source_states:

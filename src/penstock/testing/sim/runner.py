@@ -100,9 +100,9 @@ class Run:
         self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
         self.flip_rate = 0.3 if random.random() < 0.06 else 0.0
         with known_secrets(seed), faults.watch(_let_out):
-            self.world = self._new_world(random)
+            self.sim = self._new_simulator(random)
 
-    def _new_world(self, random: Random) -> Simulator:
+    def _new_simulator(self, random: Random) -> Simulator:
         return Simulator(
             Random(self.seed + 1),
             self.events.append,
@@ -122,7 +122,7 @@ class Run:
     def _go(self) -> SeedOutcome:
         failure: BaseException | None = None
         try:
-            workload.create_dead_letter_stream(self.world)
+            workload.create_dead_letter_stream(self.sim)
             for step in range(STEPS):
                 if step not in self._skip:
                     self._step(step)
@@ -134,53 +134,53 @@ class Run:
         return SeedOutcome(self.seed, failure, self.events, digest, self._work())
 
     def _work(self) -> Work:
-        world, disk = self.world, self.world.disk
+        sim, disk = self.sim, self.sim.disk
         return Work(
-            world.commands, world.crashes, world.power_losses, disk.faults + disk.flips, world.acks,
-            world.deliveries,
+            sim.commands, sim.crashes, sim.power_losses, disk.faults + disk.flips, sim.acks,
+            sim.deliveries,
         )  # fmt: skip
 
     def _step(self, step: int) -> None:
         random = Random((self.seed << 12) + step)
-        world = self.world
-        world.disk.random = Random((self.seed << 12) + step + (1 << 60))
-        bare = len(world.streams) < 3 and step % 2 == 0  # else most steps find nothing to do
+        sim = self.sim
+        sim.disk.random = Random((self.seed << 12) + step + (1 << 60))
+        bare = len(sim.streams) < 3 and step % 2 == 0  # else most steps find nothing to do
         action = workload.create_stream if bare else random.choice(self._actions)
-        if world.has_copies and step in (6, 9):  # early, so that much is copied
+        if sim.has_copies and step in (6, 9):  # early, so that much is copied
             action = workload.create_target
-        self.events.append(f"[{step}] {action.__name__} at {(world.now - 1_700_000_000_000_000_000) / 1e9} s")
+        self.events.append(f"[{step}] {action.__name__} at {(sim.now - 1_700_000_000_000_000_000) / 1e9} s")
         dying = random.random() < self.crash_rate * self._danger(action)
         power = random.random() < self.power_rate
         how = random.random()
         if dying and action is publish_atomic:
-            world.disk.kill_at = world.disk.ops + random.choice([1, 1, 2, 3])  # while the batch is written
+            sim.disk.kill_at = sim.disk.ops + random.choice([1, 1, 2, 3])  # while the batch is written
         elif dying and how < 0.55:
-            world.disk.kill_at = world.disk.ops + random.choice([1, 2, 3, 5, 8, 13])
+            sim.disk.kill_at = sim.disk.ops + random.choice([1, 2, 3, 5, 8, 13])
         elif dying and how < 0.8:
-            world.kill_phase = random.choice(["apply", "write", "acknowledge", "deliver"])
+            sim.kill_phase = random.choice(["apply", "write", "acknowledge", "deliver"])
         try:
-            action(world, random)
+            action(sim, random)
             # Again where syncs are in flight: only then a premature ack or delivery shows.
-            if dying or (world.engine.group.in_flight and random.random() < self.crash_rate):
+            if dying or (sim.engine.group.in_flight and random.random() < self.crash_rate):
                 raise Killed
         except Killed:
             self._restart(random, power=power)
 
     def _danger(self, action: workload.Action) -> float:
         """The factor for the probability of a crash: atomic operations and work in flight are rare."""
-        if self.world.has_dead_letters_due():
+        if self.sim.has_dead_letters_due():
             return 6
         return 3 if action in _RISKY else 1
 
     def _restart(self, random: Random, *, power: bool) -> None:
-        world = self.world
-        world.crash(power=power)
+        sim = self.sim
+        sim.crash(power=power)
         if self.flip_rate and random.random() < self.flip_rate:
-            world.flipped = True
-            self.events.append(f"a bit flips in {world.disk.flip_bit()}")
+            sim.flipped = True
+            self.events.append(f"a bit flips in {sim.disk.flip_bit()}")
         if random.random() < 0.4:
-            world.now += random.choice([1, SECOND_NS, 40 * SECOND_NS])
-        world.recover(
+            sim.now += random.choice([1, SECOND_NS, 40 * SECOND_NS])
+        sim.recover(
             power=power,
             twice=random.random() < 0.4,
             kill_at=random.randrange(1, 12) if random.random() < 0.25 else None,
@@ -188,29 +188,29 @@ class Run:
 
     def _finish(self) -> None:
         """Repairs the disk, and lets clients ack: everything must be delivered now."""
-        world = self.world
+        sim = self.sim
         self.events.append("[end]")
-        workload.heal_disk(world)
-        thorough_checks.check_all(world)
-        if any(record.config.allow_msg_schedules for record in world.streams.values()):
-            world.pass_time(11 * SECOND_NS)
-            thorough_checks.check_all(world)
-        workload.drain(world)
-        thorough_checks.check_all(world)
-        world.crash(power=False)
-        world.recover(power=False, twice=True, kill_at=None)
-        thorough_checks.check_all(world)
+        workload.heal_disk(sim)
+        thorough_checks.check_all(sim)
+        if any(record.config.allow_msg_schedules for record in sim.streams.values()):
+            sim.pass_time(11 * SECOND_NS)
+            thorough_checks.check_all(sim)
+        workload.drain(sim)
+        thorough_checks.check_all(sim)
+        sim.crash(power=False)
+        sim.recover(power=False, twice=True, kill_at=None)
+        thorough_checks.check_all(sim)
         # Few consumers are removed during a run; effects of power failures on their files, and of failed
         # removals, show here.
         random = Random((self.seed << 12) + STEPS)
         power = True
         if random.random() < 0.4:
-            world.disk.fail_rate, power = 0.3, random.random() < 0.5
-            world.say("the disk fails, 0.3")
-        workload.remove_consumers(world)
-        world.crash(power=power)
-        world.recover(power=power, twice=False, kill_at=None)
-        thorough_checks.check_all(world)
+            sim.disk.fail_rate, power = 0.3, random.random() < 0.5
+            sim.say("the disk fails, 0.3")
+        workload.remove_consumers(sim)
+        sim.crash(power=power)
+        sim.recover(power=power, twice=False, kill_at=None)
+        thorough_checks.check_all(sim)
 
 
 def fresh_seed() -> int:

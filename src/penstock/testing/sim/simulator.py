@@ -34,8 +34,8 @@ from penstock.testing.sim.dead_letter_checks import LETTERS, DeadLetterChecks
 from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.logtap import LogTap
 from penstock.testing.sim.opened_streams import OpenedStreams
-from penstock.testing.sim.oracle import History, Origins
-from penstock.testing.sim.recovery_checks import dump, judge, note_holes
+from penstock.testing.sim.oracle import Incarnation, Origins
+from penstock.testing.sim.recovery_checks import check_recovery, dump, note_holes
 from penstock.testing.sim.removal_checks import Removals
 from penstock.testing.sim.retention_model import note_kept, note_settled
 from penstock.testing.sim.schedule_checks import Schedules
@@ -54,7 +54,7 @@ from penstock.testing.sim.transform_checks import PREFIX, Republished
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
 RETRY_NS = 1_000_000_000
-FEATURES: tuple[type[Feature], ...] = (History, Republished, Counters, Schedules)
+FEATURES: tuple[type[Feature], ...] = (Incarnation, Republished, Counters, Schedules)
 
 
 class Simulator:
@@ -200,7 +200,7 @@ class Simulator:
         in_flight = set(self.in_flight)
         self._boot()
         first = dump(self) if twice else None
-        judge(self, in_flight, power=power)
+        check_recovery(self, in_flight, power=power)
         if twice:
             self.disk.restart()
             self._boot()

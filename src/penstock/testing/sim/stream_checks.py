@@ -165,8 +165,8 @@ class StreamRecord:
     # --- following the log
 
     def read(self, log: StreamLog, from_seq: int) -> dict[int, Held]:
-        """Reads the log. Messages that turn out to be lost are removed; judge() decides whether they had to
-        survive."""
+        """Reads the log. Messages that turn out to be lost are removed; check_recovery() decides whether they
+        had to survive."""
         return read_log(log, from_seq, memory=self.memory, damaged=self.damaged or self.may_have_holes)
 
     def look(self, stream: StreamReplica, now: int) -> None:
@@ -490,7 +490,9 @@ class StreamRecord:
 
     # --- after a crash
 
-    def judge(self, stream: StreamReplica, now: int, *, opened: int, power: bool, always: bool) -> None:
+    def check_recovery(
+        self, stream: StreamReplica, now: int, *, opened: int, power: bool, always: bool
+    ) -> None:
         """Compares the recovered messages with what must have survived, and adopts them.
 
         opened: the last sequence on disk. What recovery appended itself comes after it.

@@ -91,27 +91,27 @@ def stream_config(name: str, random: Random) -> dict[str, Any]:
     return config
 
 
-def create_dead_letter_stream(world: Simulator) -> None:
+def create_dead_letter_stream(sim: Simulator) -> None:
     """Creates the stream of dead letters, for the whole run."""
-    world.api(f"STREAM.CREATE.{LETTERS}", CONFIG, ("create", LETTERS))
+    sim.api(f"STREAM.CREATE.{LETTERS}", CONFIG, ("create", LETTERS))
 
 
-def create_stream(world: Simulator, random: Random) -> None:
+def create_stream(sim: Simulator, random: Random) -> None:
     name = random.choice(STREAMS)
-    if name in world.streams or world.removals.ask_again(world, name):
+    if name in sim.streams or sim.removals.ask_again(sim, name):
         return
-    world.api(f"STREAM.CREATE.{name}", stream_config(name, random), ("create", name))
+    sim.api(f"STREAM.CREATE.{name}", stream_config(name, random), ("create", name))
 
 
-def create_target(world: Simulator, random: Random) -> None:
+def create_target(sim: Simulator, random: Random) -> None:
     """Creates a mirror, or a stream with sources, of existing streams."""
     name = target_name(random)
-    if not world.has_copies or name in world.streams or len(world.streams) < 2:
+    if not sim.has_copies or name in sim.streams or len(sim.streams) < 2:
         return
-    if world.removals.ask_again(world, name):
+    if sim.removals.ask_again(sim, name):
         return
-    config = target_config(world, plain_config(name, random), random, closed=random.random() < 0.4)
-    world.api(f"STREAM.CREATE.{name}", config, ("create", name))
+    config = target_config(sim, plain_config(name, random), random, closed=random.random() < 0.4)
+    sim.api(f"STREAM.CREATE.{name}", config, ("create", name))
 
 
 def plain_config(name: str, random: Random) -> dict[str, Any]:
@@ -122,16 +122,16 @@ def plain_config(name: str, random: Random) -> dict[str, Any]:
     return config
 
 
-def update_stream(world: Simulator, random: Random) -> None:
-    record = any_stream(world, random)
+def update_stream(sim: Simulator, random: Random) -> None:
+    record = any_stream(sim, random)
     if record is None:
         return
     config = stream_config(record.name, random)
     if record.copies is not None:
-        config = target_update(world, record, plain_config(record.name, random), random)
+        config = target_update(sim, record, plain_config(record.name, random), random)
     for kept in ("storage", "retention", "first_seq", "allow_msg_ttl", "deny_delete"):
         config.pop(kept, None)
-    present = world.stream(record.name).config
+    present = sim.stream(record.name).config
     if present.allow_msg_counter:
         config = counter_config(config, random)
     config["allow_msg_counter"] = present.allow_msg_counter
@@ -149,19 +149,19 @@ def update_stream(world: Simulator, random: Random) -> None:
     if present.first_seq:
         config["first_seq"] = present.first_seq
     record.limits_changed = True
-    world.api(f"STREAM.UPDATE.{record.name}", config, ("update", record.name))
+    sim.api(f"STREAM.UPDATE.{record.name}", config, ("update", record.name))
 
 
-def delete_stream(world: Simulator, random: Random) -> None:
-    record = any_stream(world, random)
+def delete_stream(sim: Simulator, random: Random) -> None:
+    record = any_stream(sim, random)
     if record is not None and random.random() < 0.4:
-        answer = world.api(f"STREAM.DELETE.{record.name}", b"", ("delete", record.name))
+        answer = sim.api(f"STREAM.DELETE.{record.name}", b"", ("delete", record.name))
         if "error" not in answer:
-            require(record.name not in world.engine.streams, "delete", f"{record.name} is still there")
+            require(record.name not in sim.engine.streams, "delete", f"{record.name} is still there")
 
 
-def purge(world: Simulator, random: Random) -> None:
-    record = any_stream(world, random)
+def purge(sim: Simulator, random: Random) -> None:
+    record = any_stream(sim, random)
     if record is None:
         return
     body: dict[str, Any] = {}
@@ -175,22 +175,22 @@ def purge(world: Simulator, random: Random) -> None:
     elif how < 0.5:
         body["keep"] = random.randrange(1, 4)
     record.asked.append(("purge", (subject, upto)))
-    world.api(f"STREAM.PURGE.{record.name}", body)
+    sim.api(f"STREAM.PURGE.{record.name}", body)
 
 
-def delete_message(world: Simulator, random: Random) -> None:
-    record = any_stream(world, random)
+def delete_message(sim: Simulator, random: Random) -> None:
+    record = any_stream(sim, random)
     if record is None or not record.live:
         return
     seq = random.choice([min(record.live), max(record.live), random.choice(list(record.live))])
     record.asked.append(("delete", seq))
-    answer = world.api(f"STREAM.MSG.DELETE.{record.name}", {"seq": seq, "no_erase": random.random() < 0.5})
+    answer = sim.api(f"STREAM.MSG.DELETE.{record.name}", {"seq": seq, "no_erase": random.random() < 0.5})
     if answer.get("success"):
         require(seq not in record.live, "delete", f"{record.name}: {seq} is still there")
 
 
-def get_message(world: Simulator, random: Random) -> None:
-    record = any_stream(world, random)
+def get_message(sim: Simulator, random: Random) -> None:
+    record = any_stream(sim, random)
     if record is None or not record.last_seq:
         return
     if random.random() < 0.5:
@@ -205,77 +205,77 @@ def get_message(world: Simulator, random: Random) -> None:
     # Waiting publishes are stored before the response, and a mirror may remove them from a work queue at
     # once.
     before = set(record.live), record.last_seq
-    answer = world.api(f"STREAM.MSG.GET.{record.name}", body)
-    if record.name not in world.streams or (set(record.live), record.last_seq) != before:
+    answer = sim.api(f"STREAM.MSG.GET.{record.name}", body)
+    if record.name not in sim.streams or (set(record.live), record.last_seq) != before:
         return
     got = answer.get("message", {}).get("seq")
     wanted = expected.seq if expected is not None else None
     require(got == wanted, "reads", f"{record.name} {body}: {got} instead of {wanted}")
 
 
-def any_stream(world: Simulator, random: Random) -> StreamRecord | None:
+def any_stream(sim: Simulator, random: Random) -> StreamRecord | None:
     """A random stream, or None."""
-    names = sorted(world.streams.keys() - {LETTERS})
-    return world.streams[random.choice(names)] if names else None
+    names = sorted(sim.streams.keys() - {LETTERS})
+    return sim.streams[random.choice(names)] if names else None
 
 
-def any_open_stream(world: Simulator, random: Random) -> StreamRecord | None:
+def any_open_stream(sim: Simulator, random: Random) -> StreamRecord | None:
     """A random stream that accepts publishes, or None."""
-    names = [name for name in sorted(world.streams.keys() - {LETTERS}) if is_open(world.streams[name])]
-    return world.streams[random.choice(names)] if names else None
+    names = [name for name in sorted(sim.streams.keys() - {LETTERS}) if is_open(sim.streams[name])]
+    return sim.streams[random.choice(names)] if names else None
 
 
 # --- publishes
 
 
-def publish_some(world: Simulator, random: Random) -> None:
+def publish_some(sim: Simulator, random: Random) -> None:
     """Publishes a burst within one tick."""
     for _ in range(random.choice([1, 1, 2, 5, 12])):
-        record = any_open_stream(world, random)
+        record = any_open_stream(sim, random)
         if record is None:
             return
-        publish_one(world, random, record)
+        publish_one(sim, random, record)
     if random.random() < 0.9:
-        world.tick()
+        sim.tick()
 
 
-def count(world: Simulator, random: Random, record: StreamRecord) -> None:
+def count(sim: Simulator, random: Random, record: StreamRecord) -> None:
     """Increments a counter."""
-    publish = new_publish(world, record, random.choice(TOKENS))
+    publish = new_publish(sim, record, random.choice(TOKENS))
     pairs = [(headers.INCR, random.choice(INCREMENTS)), (TAG, f"{publish.tag:08d}")]
     publish.increment = pairs[0][1]
     if random.random() < 0.1:
         publish.msg_id = b"m%d" % random.randrange(30)
         pairs.append((headers.MSG_ID, publish.msg_id.decode()))
     feature(record, Counters).sent.append(publish)
-    world.publish(publish, headers.build(pairs), 0, reply=True)
+    sim.publish(publish, headers.build(pairs), 0, reply=True)
 
 
-def schedule(world: Simulator, random: Random) -> None:
+def schedule(sim: Simulator, random: Random) -> None:
     """Publishes a schedule."""
-    record = any_stream_with(world, random, "allow_msg_schedules")
+    record = any_stream_with(sim, random, "allow_msg_schedules")
     if record is None:
         return
-    publish = new_publish(world, record, f"s.{random.choice(TOKENS[:3])}")
+    publish = new_publish(sim, record, f"s.{random.choice(TOKENS[:3])}")
     publish.plain, publish.rollup = False, "sub"
-    pairs = schedule_headers(record.name, world.now, random, ttls=record.config.allow_msg_ttl)
-    world.publish(publish, headers.build(pairs), 5, reply=True)
+    pairs = schedule_headers(record.name, sim.now, random, ttls=record.config.allow_msg_ttl)
+    sim.publish(publish, headers.build(pairs), 5, reply=True)
     if random.random() < 0.9:
-        world.tick()
+        sim.tick()
 
 
-def publish_one(world: Simulator, random: Random, record: StreamRecord) -> None:
+def publish_one(sim: Simulator, random: Random, record: StreamRecord) -> None:
     if record.config.allow_msg_counter and random.random() < 0.95:
-        count(world, random, record)
+        count(sim, random, record)
         return
-    publish = new_publish(world, record, random.choice(TOKENS))
+    publish = new_publish(sim, record, random.choice(TOKENS))
     block = publish_header(publish, record, random)
     publish.plain = (
         not block
         or block == b"NATS/1.0\r\nX-Own: 1\r\n\r\n"
         or (block.count(b"\r\n") == 3 and bool(publish.msg_id))
     )
-    world.publish(publish, block, random.choice([0, 5, 30, 30, 120]), reply=random.random() < 0.85)
+    sim.publish(publish, block, random.choice([0, 5, 30, 30, 120]), reply=random.random() < 0.85)
 
 
 def publish_header(publish: SimPublish, record: StreamRecord, random: Random) -> bytes:
@@ -308,7 +308,7 @@ def publish_header(publish: SimPublish, record: StreamRecord, random: Random) ->
 # --- consumers
 
 
-def consumer_config(world: Simulator, record: StreamRecord, name: str, random: Random) -> dict[str, Any]:
+def consumer_config(sim: Simulator, record: StreamRecord, name: str, random: Random) -> dict[str, Any]:
     pick = random.choice
     config: dict[str, Any] = {
         "name": name,
@@ -354,52 +354,52 @@ def consumer_config(world: Simulator, record: StreamRecord, name: str, random: R
     return config
 
 
-def create_consumer(world: Simulator, random: Random) -> None:
-    record = any_stream(world, random)
+def create_consumer(sim: Simulator, random: Random) -> None:
+    record = any_stream(sim, random)
     if record is None:
         return
     name = random.choice(CONSUMERS)
-    if world.removals.ask_again(world, record.name, name):
+    if sim.removals.ask_again(sim, record.name, name):
         return
-    config = consumer_config(world, record, name, random)
+    config = consumer_config(sim, record, name, random)
     key = (record.name, name)
-    answer = world.api(
+    answer = sim.api(
         f"CONSUMER.CREATE.{record.name}.{name}", {"stream_name": record.name, "config": config}, key
     )
     if config.get("deliver_subject") and random.random() < 0.7:
-        world.bind(config["deliver_subject"])
-    stream = world.engine.streams.get(record.name)
+        sim.bind(config["deliver_subject"])
+    stream = sim.engine.streams.get(record.name)
     if "error" not in answer and answer and stream is not None and name in stream.consumers:
-        world.meet(record.name, name, answer)
+        sim.meet(record.name, name, answer)
 
 
-def delete_consumer(world: Simulator, random: Random) -> None:
-    record = any_consumer(world, random)
+def delete_consumer(sim: Simulator, random: Random) -> None:
+    record = any_consumer(sim, random)
     if record is not None and random.random() < 0.5:
-        world.removals.remove(world, record)
+        sim.removals.remove(sim, record)
 
 
-def pause_consumer(world: Simulator, random: Random) -> None:
-    record = any_consumer(world, random)
+def pause_consumer(sim: Simulator, random: Random) -> None:
+    record = any_consumer(sim, random)
     if record is not None:
-        until = world.now + random.randrange(5) * SECOND_NS
-        world.api(f"CONSUMER.PAUSE.{record.stream}.{record.name}", {"pause_until": format_time(until)})
+        until = sim.now + random.randrange(5) * SECOND_NS
+        sim.api(f"CONSUMER.PAUSE.{record.stream}.{record.name}", {"pause_until": format_time(until)})
 
 
-def toggle_interest(world: Simulator, random: Random) -> None:
+def toggle_interest(sim: Simulator, random: Random) -> None:
     """Subscribes to a push consumer's deliver subject, or unsubscribes."""
-    record = any_consumer(world, random)
+    record = any_consumer(sim, random)
     if record is not None and record.push:
-        world.say(f"interest in {record.push} changes")
+        sim.say(f"interest in {record.push} changes")
         if random.random() < 0.6:
-            world.bind(record.push)
+            sim.bind(record.push)
         else:
-            world.unbind(record.push)
-        world.tick()
+            sim.unbind(record.push)
+        sim.tick()
 
 
-def pull(world: Simulator, random: Random) -> None:
-    record = any_consumer(world, random)
+def pull(sim: Simulator, random: Random) -> None:
+    record = any_consumer(sim, random)
     if record is None or record.push:
         return
     body: dict[str, Any] = {"batch": random.choice([1, 3, 10, 50])}
@@ -409,14 +409,14 @@ def pull(world: Simulator, random: Random) -> None:
         body["expires"] = random.choice([1, 4]) * SECOND_NS
     if random.random() < 0.1:
         body["max_bytes"] = 200
-    world.say(f"pull {record.stream} > {record.name} {body}")
-    world.pull(record.stream, record.name, body)
-    world.tick()
+    sim.say(f"pull {record.stream} > {record.name} {body}")
+    sim.pull(record.stream, record.name, body)
+    sim.tick()
 
 
-def ack_some(world: Simulator, random: Random) -> None:
+def ack_some(sim: Simulator, random: Random) -> None:
     """Acks some deliveries, in one tick."""
-    for record in list(world.consumers.values()):
+    for record in list(sim.consumers.values()):
         if not record.outstanding or record.policy == "none":
             continue
         for _ in range(random.randrange(1, 6)):
@@ -433,118 +433,116 @@ def ack_some(world: Simulator, random: Random) -> None:
             if not body.startswith((b"+ACK", b"+TERM", b"+NXT")) and record.policy == "all":
                 body = b"+ACK"
             double = random.random() < 0.4
-            world.say(
-                f"ack {record.stream} > {record.name} {seq} {body.decode()}{' double' if double else ''}"
-            )
-            world.ack(record, reply, seq, body, double=double)
-    world.tick()
+            sim.say(f"ack {record.stream} > {record.name} {seq} {body.decode()}{' double' if double else ''}")
+            sim.ack(record, reply, seq, body, double=double)
+    sim.tick()
 
 
-def terminate_some(world: Simulator, random: Random) -> None:
+def terminate_some(sim: Simulator, random: Random) -> None:
     """Terminates deliveries of a consumer with dead letters, which may be in flight during later actions."""
-    records = [one for one in world.consumers.values() if one.dead_letter]
+    records = [one for one in sim.consumers.values() if one.dead_letter]
     if not records:
         return
     record = random.choice(records)
     if not record.push:
-        world.pull(record.stream, record.name, {"batch": 5, "no_wait": True})
-        world.tick()
+        sim.pull(record.stream, record.name, {"batch": 5, "no_wait": True})
+        sim.tick()
     for reply, seq in record.outstanding[:3]:
-        world.say(f"ack {record.stream} > {record.name} {seq} +TERM")
-        world.ack(record, reply, seq, b"+TERM too bad", double=random.random() < 0.5)
+        sim.say(f"ack {record.stream} > {record.name} {seq} +TERM")
+        sim.ack(record, reply, seq, b"+TERM too bad", double=random.random() < 0.5)
     del record.outstanding[:3]
     for _ in range(random.randrange(3)):
-        world.tick()
+        sim.tick()
 
 
-def any_consumer(world: Simulator, random: Random) -> ConsumerRecord | None:
+def any_consumer(sim: Simulator, random: Random) -> ConsumerRecord | None:
     """A random consumer, or None."""
-    keys = sorted(world.consumers)
-    return world.consumers[random.choice(keys)] if keys else None
+    keys = sorted(sim.consumers)
+    return sim.consumers[random.choice(keys)] if keys else None
 
 
 # --- time and faults
 
 
-def pass_time(world: Simulator, random: Random) -> None:
+def pass_time(sim: Simulator, random: Random) -> None:
     ns = random.choice([1_000_000, SECOND_NS // 2, SECOND_NS, 3 * SECOND_NS, 25 * SECOND_NS])
-    world.say(f"{ns / 1e9} s pass")
-    world.pass_time(ns)
+    sim.say(f"{ns / 1e9} s pass")
+    sim.pass_time(ns)
 
 
-def check_all(world: Simulator, random: Random) -> None:
-    thorough_checks.check_all(world)
+def check_all(sim: Simulator, random: Random) -> None:
+    thorough_checks.check_all(sim)
 
 
-def fail_disk(world: Simulator, random: Random) -> None:
+def fail_disk(sim: Simulator, random: Random) -> None:
     """Makes the disk full, makes it fail at times, or repairs it."""
-    disk = world.disk
+    disk = sim.disk
     if disk.room is not None or disk.fail_rate:
-        heal_disk(world)
+        heal_disk(sim)
     elif random.random() < 0.6:
         disk.room = random.choice([0, 10, 300])
-        world.say(f"the disk has room for {disk.room} bytes")
+        sim.say(f"the disk has room for {disk.room} bytes")
     else:
         disk.fail_rate = random.choice([0.05, 0.3])
-        world.say(f"the disk fails, {disk.fail_rate}")
+        sim.say(f"the disk fails, {disk.fail_rate}")
 
 
-def fill_disk(world: Simulator, random: Random) -> None:
+def fill_disk(sim: Simulator, random: Random) -> None:
     """The disk is full, or has room again."""
-    disk = world.disk
+    disk = sim.disk
     if disk.room is not None:
-        heal_disk(world)
+        heal_disk(sim)
     else:
         disk.room = random.choice([0, 10, 300])
-        world.say(f"the disk has room for {disk.room} bytes")
+        sim.say(f"the disk has room for {disk.room} bytes")
 
 
-def schedule_on_a_full_disk(world: Simulator, random: Random) -> None:
+def schedule_on_a_full_disk(sim: Simulator, random: Random) -> None:
     """Schedules come due together when the disk is full, and the stream holds nothing else."""
-    record = any_stream_with(world, random, "allow_msg_schedules")
+    record = any_stream_with(sim, random, "allow_msg_schedules")
     if record is None:
         return
-    heal_disk(world)
-    if record.name not in world.streams:
+    heal_disk(sim)
+    if record.name not in sim.streams:
         return
     record.asked.append(("purge", ("", 0)))
-    world.api(f"STREAM.PURGE.{record.name}", {})
+    sim.api(f"STREAM.PURGE.{record.name}", {})
     for token in random.sample(TOKENS, 3):
-        publish = new_publish(world, record, f"s.{token}")
+        publish = new_publish(sim, record, f"s.{token}")
         publish.plain, publish.rollup = False, "sub"
         pairs = [
-            (headers.SCHEDULE, f"@at {format_time(world.now + SECOND_NS)}"),
+            (headers.SCHEDULE, f"@at {format_time(sim.now + SECOND_NS)}"),
             (headers.SCHEDULE_TARGET, f"{record.name}.{random.choice('xy')}"),
         ]
-        world.publish(publish, headers.build(pairs), 5, reply=True)
-    world.tick(whole=True)
-    fill_disk(world, random)
-    world.pass_time(random.choice([1, 3]) * SECOND_NS)
+        sim.publish(publish, headers.build(pairs), 5, reply=True)
+    sim.tick(whole=True)
+    fill_disk(sim, random)
+    sim.pass_time(random.choice([1, 3]) * SECOND_NS)
 
 
-def purge_on_a_full_disk(world: Simulator, random: Random) -> None:
+def purge_on_a_full_disk(sim: Simulator, random: Random) -> None:
     """A stream is purged when the disk is full, and a sync of it may be in flight."""
-    record = any_open_stream(world, random)
+    record = any_open_stream(sim, random)
     if record is None:
         return
-    heal_disk(world)
-    if record.name not in world.streams:
+    heal_disk(sim)
+    if record.name not in sim.streams:
         return
     for left in reversed(range(random.randrange(2, 6))):
-        publish_one(world, random, record)
-        world.tick(whole=left > 0)
-    fill_disk(world, random)
+        publish_one(sim, random, record)
+        sim.tick(whole=left > 0)
+    fill_disk(sim, random)
     record.asked.append(("purge", ("", 0)))
-    world.api(f"STREAM.PURGE.{record.name}", {})
+    sim.api(f"STREAM.PURGE.{record.name}", {})
 
 
-def heal_disk(world: Simulator) -> None:
+def heal_disk(sim: Simulator) -> None:
     """Repairs the disk, and waits for the server's retry."""
-    if world.disk.room is not None or world.disk.fail_rate:
-        world.disk.room, world.disk.fail_rate = None, 0.0
-        world.say("the disk works")
-        world.pass_time(2 * SECOND_NS)
-        world.removals.ask_again(world)
+    if sim.disk.room is not None or sim.disk.fail_rate:
+        sim.disk.room, sim.disk.fail_rate = None, 0.0
+        sim.say("the disk works")
+        sim.pass_time(2 * SECOND_NS)
+        sim.removals.ask_again(sim)
 
 
 ACTIONS: tuple[tuple[Action, int], ...] = (
@@ -595,81 +593,81 @@ CROWDED_ACTIONS: tuple[tuple[Action, int], ...] = (
 # --- the end
 
 
-def drain(world: Simulator) -> None:
+def drain(sim: Simulator) -> None:
     """Pulls and acks until nothing arrives; then checks that everything was delivered."""
-    for stream in list(world.streams.values()):
+    for stream in list(sim.streams.values()):
         for subject in {held.subject for held in stream.live.values() if is_schedule(held)}:
             stream.asked.append(("purge", (subject, 0)))
-            world.api(f"STREAM.PURGE.{stream.name}", {"filter": subject})
-    for key in list(world.consumers):
-        if key in world.consumers:
-            world.api(f"CONSUMER.PAUSE.{key[0]}.{key[1]}", {})
-    for record in world.consumers.values():
+            sim.api(f"STREAM.PURGE.{stream.name}", {"filter": subject})
+    for key in list(sim.consumers):
+        if key in sim.consumers:
+            sim.api(f"CONSUMER.PAUSE.{key[0]}.{key[1]}", {})
+    for record in sim.consumers.values():
         if record.push:
-            world.bind(record.push)
-    pull_everything(world)
-    if world.has_copies:
-        world.pass_time(40 * SECOND_NS)  # expired messages leave markers, which are copied
-        pull_everything(world)
-    world.pass_time(12 * SECOND_NS)  # unacked dead letters are sent again
-    pull_everything(world)  # messages that expired meanwhile left markers
-    check_copies(world)
-    for record in world.consumers.values():
-        check_drained(world, record)
-        pending = pending_of(_consumer(world, record))
-        if LETTERS in world.streams and not world.damaged:
-            world.dead_letters.check_complete(record, world.streams[record.stream], pending.keys())
+            sim.bind(record.push)
+    pull_everything(sim)
+    if sim.has_copies:
+        sim.pass_time(40 * SECOND_NS)  # expired messages leave markers, which are copied
+        pull_everything(sim)
+    sim.pass_time(12 * SECOND_NS)  # unacked dead letters are sent again
+    pull_everything(sim)  # messages that expired meanwhile left markers
+    check_copies(sim)
+    for record in sim.consumers.values():
+        check_drained(sim, record)
+        pending = pending_of(_consumer(sim, record))
+        if LETTERS in sim.streams and not sim.damaged:
+            sim.dead_letters.check_complete(record, sim.streams[record.stream], pending.keys())
 
 
-def remove_consumers(world: Simulator) -> None:
+def remove_consumers(sim: Simulator) -> None:
     """Deletes every other consumer, and lets unused ones expire."""
-    for key in sorted(world.consumers)[::2]:
-        if key in world.consumers:
-            world.removals.remove(world, world.consumers[key])
-    world.pass_time(4 * SECOND_NS)
+    for key in sorted(sim.consumers)[::2]:
+        if key in sim.consumers:
+            sim.removals.remove(sim, sim.consumers[key])
+    sim.pass_time(4 * SECOND_NS)
 
 
-def pull_everything(world: Simulator) -> None:
+def pull_everything(sim: Simulator) -> None:
     """Pulls and acks until nothing arrives."""
     lag = -1
     for _ in range(400):
         busy = False
-        for record in list(world.consumers.values()):
+        for record in list(sim.consumers.values()):
             while record.outstanding:
                 reply, seq = record.outstanding.pop(0)
                 if record.policy != "none":
-                    world.ack(record, reply, seq, b"+ACK", double=True)
+                    sim.ack(record, reply, seq, b"+ACK", double=True)
                 busy = True
             if not record.push:
-                world.pull(record.stream, record.name, {"batch": 100, "no_wait": True})
-        before = world.deliveries
-        world.tick()
-        if world.deliveries == before and not busy:
-            if world.finish_tick():
+                sim.pull(record.stream, record.name, {"batch": 100, "no_wait": True})
+        before = sim.deliveries
+        sim.tick()
+        if sim.deliveries == before and not busy:
+            if sim.finish_tick():
                 continue  # messages that waited for a sync may have been delivered just now
-            waits = any(world.engine.streams[s].consumers[n].state.num_pending for s, n in world.consumers)
-            lag, before_lag = lag_of(world), lag
+            waits = any(sim.engine.streams[s].consumers[n].state.num_pending for s, n in sim.consumers)
+            lag, before_lag = lag_of(sim), lag
             if not waits and lag in (0, before_lag):
                 break
-            world.pass_time(6 * SECOND_NS)
+            sim.pass_time(6 * SECOND_NS)
 
 
-def _consumer(world: Simulator, record: ConsumerRecord) -> ConsumerReplica:
-    return world.engine.streams[record.stream].consumers[record.name]
+def _consumer(sim: Simulator, record: ConsumerRecord) -> ConsumerReplica:
+    return sim.engine.streams[record.stream].consumers[record.name]
 
 
-def check_drained(world: Simulator, record: ConsumerRecord) -> None:
+def check_drained(sim: Simulator, record: ConsumerRecord) -> None:
     """Checks that a consumer got all its messages."""
     if record.policy != "explicit" or not record.simple_start:
         return
-    consumer = _consumer(world, record)
-    held = world.streams[record.stream].live.values()
+    consumer = _consumer(sim, record)
+    held = sim.streams[record.stream].live.values()
     if record.key_token and not record.rewired:
         # The earlier deliveries of one that came back after its removal are unknown; it is checked by what
         # follows.
         start = max(record.start, record.recovered + 1) if record.was_removed else record.start
         missing = [one.seq for one in held if one.seq >= start and one.seq not in record.came]
-        missing = [seq for seq in missing if record.wants(world.streams[record.stream].live[seq].subject)]
+        missing = [seq for seq in missing if record.wants(sim.streams[record.stream].live[seq].subject)]
         missing = [seq for seq in missing if seq not in record.passed]
     else:
         after = max(consumer.meta.start_seq - 1, consumer.state.delivered_stream)
