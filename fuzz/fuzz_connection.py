@@ -213,7 +213,7 @@ SEEDS = [
 ]
 
 
-class World:
+class FuzzServer:
     """A server, and clients that must not notice anything. Everything runs inside the loop."""
 
     def __init__(self, kind: str, options: ServerOptions | None) -> None:
@@ -306,23 +306,23 @@ class Fuzzer:
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(self.on_error)
         self.escaped: list[dict[str, Any]] = []
-        self.worlds: dict[str, World] = {}
+        self.fuzz_servers: dict[str, FuzzServer] = {}
         self.inputs = 0
         self.base_bytes = 0
 
     def on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.escaped.append(context)
 
-    async def world(self, kind: str) -> World:
-        world = self.worlds.get(kind)
-        if world is not None and world.inputs >= INPUTS_PER_SERVER:
-            await world.close()
-            world = None
-        if world is None:
+    async def fuzz_server(self, kind: str) -> FuzzServer:
+        fuzz_server = self.fuzz_servers.get(kind)
+        if fuzz_server is not None and fuzz_server.inputs >= INPUTS_PER_SERVER:
+            await fuzz_server.close()
+            fuzz_server = None
+        if fuzz_server is None:
             options = self.accounts if kind == ACCOUNTS else None
-            world = self.worlds[kind] = World(kind, options)
-            await world.start()
-        return world
+            fuzz_server = self.fuzz_servers[kind] = FuzzServer(kind, options)
+            await fuzz_server.start()
+        return fuzz_server
 
     def __call__(self, data: bytes) -> None:
         if len(data) < 3:
@@ -345,8 +345,8 @@ class Fuzzer:
         self.watch_memory()
 
     async def run(self, kind: str, reads: list[tuple[int, bytes]], flags: int) -> None:
-        world = await self.world(kind)
-        await world.run(reads, flags)
+        fuzz_server = await self.fuzz_server(kind)
+        await fuzz_server.run(reads, flags)
 
     def watch_memory(self) -> None:
         """The most that was ever used may grow while everything is touched for the first time, not after."""

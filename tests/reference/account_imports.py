@@ -17,7 +17,7 @@ class Import:
 
 
 @dataclass
-class World:
+class Deliveries:
     """subscriptions -- account: [(filter, queue, name)]."""
 
     subscriptions: dict[str, list[tuple[str, str, int]]]

@@ -35,13 +35,13 @@ from tests.support.keys import (
     user_token,
 )
 from tests.support.rawnats import RawNats
-from tests.support.scanner import LATER_S, Probe, Session, World, frame
+from tests.support.scanner import LATER_S, Probe, Session, Setup, frame
 
 MAX_PAYLOAD = 1024 * 1024
 CONTROL_LINE = 4096
 WIDE_SIZES = (60_000, 700_000)  # as base64 they still fit into a control line
 
-# -- worlds
+# -- setups
 
 CONF = """
 server_name: scanned
@@ -118,10 +118,10 @@ def operators_login(port: int, user: str) -> RawNats:
     return token_login(port, user, user_token(account, user))
 
 
-WORLDS: dict[str, World] = {
-    "accounts": World(lambda directory: CONF % directory, furnish),
-    "wide": World(lambda directory: "max_control_line: 1MB\n", lambda session: None),
-    "operators": World(operators_conf, lambda session: None, operators_login),
+SETUPS: dict[str, Setup] = {
+    "accounts": Setup(lambda directory: CONF % directory, furnish),
+    "wide": Setup(lambda directory: "max_control_line: 1MB\n", lambda session: None),
+    "operators": Setup(operators_conf, lambda session: None, operators_login),
 }
 
 # -- the API
@@ -435,7 +435,7 @@ def ack_probe(word: bytes, value: Hostile) -> Probe:
 
 
 def connect_probe(
-    world: str, value: Hostile, make: Callable[[bytes, str], bytes] = lambda data, nonce: data
+    setup: str, value: Hostile, make: Callable[[bytes, str], bytes] = lambda data, nonce: data
 ) -> Probe:
     """The first line of a client; `make` may sign what the server's nonce is needed for."""
 
@@ -456,7 +456,7 @@ def connect_probe(
                 pass
             session.step("connect", LATER_S)
 
-    return Probe("CONNECT" if world != "operators" else "JWT", f"{world} {value.shape}", world, run)
+    return Probe("CONNECT" if setup != "operators" else "JWT", f"{setup} {value.shape}", setup, run)
 
 
 def connect_probes() -> Iterator[Probe]:

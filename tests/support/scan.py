@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from tests.support.file_probes import FILE_PROBES
-from tests.support.probes import API_PROBES, WORLDS
+from tests.support.probes import API_PROBES, SETUPS
 from tests.support.scanner import Probe, Scanner, bound_ms, random_share, set_aside
 
 PROBES = {**API_PROBES, **FILE_PROBES}
@@ -100,7 +100,7 @@ def main() -> int:
     bound = bound_ms()
     done = resumed(asked.done, asked.seed, asked.shard)
     print(f"bound {bound:.1f} ms, seed {done.seed}, {done.count} probes done before", flush=True)
-    scanner = Scanner(WORLDS, bound, lambda text: print(text, flush=True))
+    scanner = Scanner(SETUPS, bound, lambda text: print(text, flush=True))
     probes = [probe for probe in all_probes(asked.kind or ()) if asked.match in probe.shape]
     set_aside()
     try:

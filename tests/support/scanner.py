@@ -37,11 +37,11 @@ LATER_S = 3.0
 
 
 class Probe(NamedTuple):
-    """kind: what part of the server it is for. world: which server. run: sends it."""
+    """kind: what part of the server it is for. setup: which server. run: sends it."""
 
     kind: str
     shape: str
-    world: str
+    setup: str
     run: Callable[[Session], None]
 
 
@@ -64,7 +64,7 @@ def password_login(port: int, user: str) -> RawNats:
     return RawNats(port, 60.0, user=user, **{"pass": user})
 
 
-class World(NamedTuple):
+class Setup(NamedTuple):
     """A kind of server. conf: its configuration, given a directory. furnish: makes what probes meet.
     login: a connection of a user to a port; there are users "a" and "b"."""
 
@@ -81,17 +81,17 @@ class Session:
         errors: what went wrong in which step.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-scan-")
-        self._world = world
+        self._setup = setup
         self.directory = self._folder.name
         self.conf = Path(self.directory, "nats.conf")
-        self.conf.write_text(world.conf(self.directory), encoding="utf-8")
+        self.conf.write_text(setup.conf(self.directory), encoding="utf-8")
         self.longest: dict[str, float] = {}
         self.errors: list[tuple[str, str]] = []
         self._clients: dict[str, RawNats] = {}
         self._start()
-        world.furnish(self)
+        setup.furnish(self)
         self.begin()
 
     def _start(self, shift_s: float = 0.0) -> None:
@@ -140,7 +140,7 @@ class Session:
         """The connection of a user; made again when the server closed it."""
         client = self._clients.get(user)
         if client is None:
-            client = self._clients[user] = self._world.login(self.port, user)
+            client = self._clients[user] = self._setup.login(self.port, user)
             client.send(b"SUB _R.> 1\r\n")
         return client
 
@@ -173,7 +173,7 @@ class Session:
     def serves_others(self) -> bool:
         """Does a new client get in and get its own message?"""
         try:
-            other = self._world.login(self.port, "b")
+            other = self._setup.login(self.port, "b")
             other.send(b"SUB w 1\r\nPUB w 2\r\nok\r\n")
             served = other.message().payload == b"ok"
             other.close()
@@ -220,8 +220,8 @@ class Scanner:
         findings: what was found.
     """
 
-    def __init__(self, worlds: dict[str, World], bound_ms: float, report: Callable[[str], None]) -> None:
-        self._worlds = worlds
+    def __init__(self, setups: dict[str, Setup], bound_ms: float, report: Callable[[str], None]) -> None:
+        self._setups = setups
         self._bound_ms = bound_ms
         self._report = report
         self._sessions: dict[str, Session] = {}
@@ -231,16 +231,16 @@ class Scanner:
         self.findings: list[Finding] = []
 
     def run(self, probe: Probe) -> None:
-        session = self._session(probe.world)
-        history = self._history[probe.world]
+        session = self._session(probe.setup)
+        history = self._history[probe.setup]
         history.append(probe)
         found = self._run(session, probe)
         slow = [one for one in found if one.what == "slow"]
         if slow:
             found = [one for one in found if one.what != "slow"] + self._again(probe, history, slow)
-            self._drop(probe.world)
+            self._drop(probe.setup)
         elif found:
-            self._drop(probe.world)
+            self._drop(probe.setup)
         ms, step = max(((ms, step) for step, ms in session.longest.items()), default=(0.0, ""))
         ms = max([one.ms for one in found if one.what == "slow"], default=min(ms, self._bound_ms))
         if ms > self.longest.get(probe.kind, (0.0, ""))[0]:
@@ -251,14 +251,14 @@ class Scanner:
             self._report(str(finding))
 
     def close(self) -> None:
-        for world in tuple(self._sessions):
-            self._drop(world)
+        for setup in tuple(self._sessions):
+            self._drop(setup)
 
     def _again(self, probe: Probe, history: list[Probe], slow: list[Finding]) -> list[Finding]:
         """The same on fresh servers: after all that came before it, and alone."""
         least = {one.step: one for one in slow}
         for before in [*[history[:-1]] * (TRIES - 2), []]:
-            session = Session(self._worlds[probe.world])
+            session = Session(self._setups[probe.setup])
             try:
                 for one in before:
                     session.begin()
@@ -292,17 +292,17 @@ class Scanner:
         ]
         return found
 
-    def _session(self, world: str) -> Session:
-        if len(self._history.get(world, ())) >= PROBES_PER_SERVER:
-            self._drop(world)
-        if world not in self._sessions:
-            self._sessions[world] = Session(self._worlds[world])
-            self._history[world] = []
-        return self._sessions[world]
+    def _session(self, setup: str) -> Session:
+        if len(self._history.get(setup, ())) >= PROBES_PER_SERVER:
+            self._drop(setup)
+        if setup not in self._sessions:
+            self._sessions[setup] = Session(self._setups[setup])
+            self._history[setup] = []
+        return self._sessions[setup]
 
-    def _drop(self, world: str) -> None:
-        _close(self._sessions.pop(world))
-        del self._history[world]
+    def _drop(self, setup: str) -> None:
+        _close(self._sessions.pop(setup))
+        del self._history[setup]
 
 
 def _ms(finding: Finding) -> float:

@@ -13,17 +13,17 @@ import pytest
 from penstock import faults
 from penstock.server.server import Server
 from tests.support.scan import resumed, run_shard, shard_of
-from tests.support.scanner import Probe, Scanner, Session, World
+from tests.support.scanner import Probe, Scanner, Session, Setup
 
 BOUND_MS = 50.0
 tasks: list[asyncio.Future[None]] = []
-WORLDS = {"plain": World(lambda directory: "", lambda session: None)}
+SETUPS = {"plain": Setup(lambda directory: "", lambda session: None)}
 
 
 def found(work: Callable[[Server], None]) -> list[tuple[str, str]]:
     """(what, step) of what is found when the server's loop does this."""
     told: list[str] = []
-    scanner = Scanner(WORLDS, BOUND_MS, told.append)
+    scanner = Scanner(SETUPS, BOUND_MS, told.append)
 
     def run(session: Session) -> None:
         session.server.call(work)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.support.probes import WORLDS
+from tests.support.probes import SETUPS
 from tests.support.scan import all_probes
 from tests.support.scanner import Scanner, bound_ms, random_share, set_aside
 
@@ -25,7 +25,7 @@ def test_no_input_of_a_random_share_holds_up_or_stops_the_server() -> None:
     print(f"seed {seed}")
     set_aside()
     told: list[str] = []
-    scanner = Scanner(WORLDS, bound_ms(), told.append)
+    scanner = Scanner(SETUPS, bound_ms(), told.append)
     try:
         count = random_share(all_probes(), SHARE_S, seed, scanner.run)
     finally:

@@ -1,4 +1,4 @@
-"""Records of message blocks: held against the plain model, and against damaged bytes."""
+"""Records of message blocks: compared with the plain model, and with damaged bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream log held against a dict: in memory, and on disk with recoveries in between."""
+"""The stream log compared with a dict: in memory, and on disk with recoveries in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages across accounts, held against the model; answers, and how long they are awaited."""
+"""Messages across accounts, compared with the model; answers, and how long they are awaited."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ WIDE = st.sampled_from([">", "a.>", "*", "*.*"])
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[dict[str, Own], list[tuple[str, str, str]]]:
+def cases(draw: st.DrawFn) -> tuple[dict[str, Own], list[tuple[str, str, str]]]:
     """Accounts that export everything, with imports that may be, and subscriptions.
 
     Half of them are dense: nearly every message goes through an import, to several receivers.
@@ -122,26 +122,26 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, Own], list[tuple[str, str, str]]]
     return found, draw(st.lists(subscriptions, min_size=least, max_size=8))
 
 
-def made(sharing: dict[str, Own], subscriptions: list[tuple[str, str, str]]) -> model.World:
-    """The same world for the model."""
-    world = model.World({name: [] for name in sharing})
+def made(sharing: dict[str, Own], subscriptions: list[tuple[str, str, str]]) -> model.Deliveries:
+    """The same case for the model."""
+    case = model.Deliveries({name: [] for name in sharing})
     for i, (account, subject, queue) in enumerate(subscriptions):
-        world.subscriptions[account].append((subject, queue, i))
+        case.subscriptions[account].append((subject, queue, i))
     for own in sharing.values():
         for entry in own.imports:
             its = plan(entry)
             one = model.Import(entry.account, list(its.local_tokens), list(its.remote_tokens))
-            kind = world.services if isinstance(entry, ServiceImport) else world.streams
+            kind = case.services if isinstance(entry, ServiceImport) else case.streams
             kind.setdefault(own.name, []).append(one)
-    return world
+    return case
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(worlds(), st.lists(st.tuples(st.sampled_from(NAMES), SUBJECTS), min_size=1, max_size=8), st.booleans())
+@given(cases(), st.lists(st.tuples(st.sampled_from(NAMES), SUBJECTS), min_size=1, max_size=8), st.booleans())
 def test_a_message_reaches_whom_the_model_says(
-    world: tuple[dict[str, Own], list[tuple[str, str, str]]], published: list[tuple[str, str]], late: bool
+    case: tuple[dict[str, Own], list[tuple[str, str, str]]], published: list[tuple[str, str]], late: bool
 ) -> None:
-    sharing, subscriptions = world
+    sharing, subscriptions = case
     accounts = Accounts(*(sharing.values() if not late else [Own(n, o.exports) for n, o in sharing.items()]))
     sinks = [accounts.subscribe(a, s, q, sid=i) for i, (a, s, q) in enumerate(subscriptions)]
     if late:  # imports find the subscriptions that are there

@@ -1,4 +1,4 @@
-"""Traced routing, held against plain routing and the model; headers that ask for traces."""
+"""Traced routing, compared with plain routing and the model; headers that ask for traces."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.kernels.routing.test_account_imports import (
     SUBJECTS,
     Accounts,
     Own,
+    cases,
     check_receivers,
     made,
-    worlds,
 )
 from tests.reference.headers import asks_for_trace
 from tests.support.examples import examples
@@ -53,12 +53,12 @@ class Steps:
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(worlds(), st.lists(st.tuples(st.sampled_from(NAMES), SUBJECTS), min_size=1, max_size=8), st.booleans())
+@given(cases(), st.lists(st.tuples(st.sampled_from(NAMES), SUBJECTS), min_size=1, max_size=8), st.booleans())
 def test_a_traced_message_reaches_whom_the_model_says(
-    world: tuple[dict[str, Own], list[tuple[str, str, str]]], published: list[tuple[str, str]], only: bool
+    case: tuple[dict[str, Own], list[tuple[str, str, str]]], published: list[tuple[str, str]], only: bool
 ) -> None:
     """Delivered or only traced; though nobody allows traces to go on, messages do."""
-    sharing, subscriptions = world
+    sharing, subscriptions = case
     accounts = Accounts(*sharing.values())
     sinks = [accounts.subscribe(a, s, q, sid=i) for i, (a, s, q) in enumerate(subscriptions)]
     expected = made(sharing, subscriptions)

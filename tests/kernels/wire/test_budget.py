@@ -38,7 +38,7 @@ REQUEST = b"PUB a 1\r\nx\r\n"
 PING = b"PING\r\n"
 
 
-class World:
+class Harness:
     """A loop that is turned by hand, a clock that runs with the work, and a service that costs time."""
 
     def __init__(self) -> None:
@@ -79,22 +79,22 @@ class World:
 
 
 class Client:
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
-        self.sink = ClientSink(world.trigger.dirty_sinks, self)
+    def __init__(self, harness: Harness, name: str) -> None:
+        self.harness, self.name = harness, name
+        self.sink = ClientSink(harness.trigger.dirty_sinks, self)
         self.sink.headers = True
-        self.ingress = Ingress(self.sink, world.index)
-        self.ingress.trigger, self.ingress.is_direct = world.trigger, True
+        self.ingress = Ingress(self.sink, harness.index)
+        self.ingress.trigger, self.ingress.is_direct = harness.trigger, True
         self.ingress.on_control = self.control
         self.ingress.on_wait = self.on_wait
         self.waits = 0
         self.stops: list[int] = []
         self.broken = False
-        world.clients[id(self.sink)] = self
+        harness.clients[id(self.sink)] = self
 
     def on_wait(self) -> None:
         self.waits += 1
-        self.world.budget.wait(self.ingress.go_on)
+        self.harness.budget.wait(self.ingress.go_on)
 
     def control(self, op: int) -> None:
         while op != OP_NEED_MORE:
@@ -102,12 +102,12 @@ class Client:
             if op == OP_ERROR:
                 self.broken = self.sink.closed = True
                 return
-            self.world.served.append((self.name, b"op %d" % op))
+            self.harness.served.append((self.name, b"op %d" % op))
             self.ingress.control()
             op = self.ingress.process()
 
     def flush(self) -> bool:
-        self.world.flushes += 1
+        self.harness.flushes += 1
         self.sink.take()
         return False
 
@@ -118,82 +118,84 @@ class Client:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def harness() -> Harness:
+    return Harness()
 
 
-def test_a_large_read_is_worked_on_in_parts_of_the_long_budget_where_nobody_waits(world: World) -> None:
-    client = Client(world, "a")
+def test_a_large_read_is_worked_on_in_parts_of_the_long_budget_where_nobody_waits(harness: Harness) -> None:
+    client = Client(harness, "a")
     client.read(REQUEST * 5 * A_LONG_PART)
-    assert (len(world.served), client.ingress.waiting) == (A_LONG_PART, True)
+    assert (len(harness.served), client.ingress.waiting) == (A_LONG_PART, True)
     for turn in range(2, 6):
-        world.turn()
-        assert len(world.served) == A_LONG_PART * turn
+        harness.turn()
+        assert len(harness.served) == A_LONG_PART * turn
     assert not client.ingress.waiting
 
 
-def test_parts_are_short_while_a_connection_with_little_to_do_is_there(world: World) -> None:
-    world.crowd()
-    client = Client(world, "a")
+def test_parts_are_short_while_a_connection_with_little_to_do_is_there(harness: Harness) -> None:
+    harness.crowd()
+    client = Client(harness, "a")
     client.read(REQUEST * 100)
-    assert len(world.served) - 1 == A_SHORT_PART
-    world.turn()
-    assert len(world.served) - 1 == 2 * A_SHORT_PART
-    world.now_ns += CROWD_NS
-    world.turn()
-    assert len(world.served) - 1 == 100, "it has left: parts are long again"
+    assert len(harness.served) - 1 == A_SHORT_PART
+    harness.turn()
+    assert len(harness.served) - 1 == 2 * A_SHORT_PART
+    harness.now_ns += CROWD_NS
+    harness.turn()
+    assert len(harness.served) - 1 == 100, "it has left: parts are long again"
 
 
-def test_requests_that_were_taken_ahead_together_are_served_no_further_than_the_budget(world: World) -> None:
-    world.crowd()
-    world.cost_ns = SHORT_NS
-    client = Client(world, "a")
+def test_requests_that_were_taken_ahead_together_are_served_no_further_than_the_budget(
+    harness: Harness,
+) -> None:
+    harness.crowd()
+    harness.cost_ns = SHORT_NS
+    client = Client(harness, "a")
     client.read(REQUEST * 20)
     for turn in range(1, 20):
-        assert world.count("a") == turn
-        world.turn()
-    assert [payload for name, payload in world.served if name == "a"] == [b"x"] * 20
+        assert harness.count("a") == turn
+        harness.turn()
+    assert [payload for name, payload in harness.served if name == "a"] == [b"x"] * 20
 
 
-def test_connections_that_wait_have_their_turns_in_order_and_share_its_budget(world: World) -> None:
-    world.crowd()
-    clients = [Client(world, name) for name in "abc"]
+def test_connections_that_wait_have_their_turns_in_order_and_share_its_budget(harness: Harness) -> None:
+    harness.crowd()
+    clients = [Client(harness, name) for name in "abc"]
     for client in clients:
         client.read(REQUEST * 15)
-    world.served.clear()
+    harness.served.clear()
     turns = []
     for _ in range(6):
-        before = len(world.served)
-        world.turn()
-        turns.append("".join(name for name, _ in world.served[before:]))
+        before = len(harness.served)
+        harness.turn()
+        turns.append("".join(name for name, _ in harness.served[before:]))
     assert turns == ["a" * 5, "b" * 5, "c" * 5, "a" * 5, "b" * 5, "c" * 5]
 
 
-def test_one_with_little_to_do_is_served_as_it_is_read_and_answered_at_once(world: World) -> None:
-    flood, bystander = Client(world, "flood"), Client(world, "by")
+def test_one_with_little_to_do_is_served_as_it_is_read_and_answered_at_once(harness: Harness) -> None:
+    flood, bystander = Client(harness, "flood"), Client(harness, "by")
     flood.read(REQUEST * 1000)
-    world.flushes = 0
+    harness.flushes = 0
     bystander.read(REQUEST + PING)
-    assert world.served[-2][0] == "by"
+    assert harness.served[-2][0] == "by"
     bystander.sink.write(b"unflushed")
     bystander.read(PING)
-    assert (world.flushes, bystander.sink.take()) == (1, b"")
+    assert (harness.flushes, bystander.sink.take()) == (1, b"")
 
 
-def test_what_one_with_much_reads_waits_while_others_with_little_are_there(world: World) -> None:
-    world.crowd()
-    client = Client(world, "a")
+def test_what_one_with_much_reads_waits_while_others_with_little_are_there(harness: Harness) -> None:
+    harness.crowd()
+    client = Client(harness, "a")
     client.read(REQUEST * 10)
-    world.turn()
-    assert (world.count("a"), client.ingress.waiting) == (10, False)
+    harness.turn()
+    assert (harness.count("a"), client.ingress.waiting) == (10, False)
     client.read(REQUEST)
-    assert (world.count("a"), client.ingress.waiting) == (10, True)
-    world.turn()
-    assert (world.count("a"), client.ingress.waiting) == (11, False)
+    assert (harness.count("a"), client.ingress.waiting) == (10, True)
+    harness.turn()
+    assert (harness.count("a"), client.ingress.waiting) == (11, False)
 
 
-def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(world: World) -> None:
-    client = Client(world, "a")
+def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(harness: Harness) -> None:
+    client = Client(harness, "a")
 
     def room() -> int:
         with client.ingress.parser.get_buffer() as view:
@@ -202,113 +204,113 @@ def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(wor
     whole = room()
     client.read(REQUEST * 1000)
     assert room() > whole // 2, "nobody else is there"
-    while world.soon:
-        world.turn()
-    world.crowd()
+    while harness.soon:
+        harness.turn()
+    harness.crowd()
     client.read(REQUEST * 1000)
-    while world.soon:
-        world.turn()
+    while harness.soon:
+        harness.turn()
     assert room() == CROWDED_SMALL_READ
-    world.crowd()
+    harness.crowd()
     client.read(b"PUB a 2048\r\n%s\r\n" % bytes(2048) * 7)
-    while world.soon:
-        world.turn()
+    while harness.soon:
+        harness.turn()
     assert room() == CROWDED_READ
-    world.now_ns += 2 * HEAVY_NS
+    harness.now_ns += 2 * HEAVY_NS
     client.read(REQUEST)
     assert room() > whole // 2
 
 
-def test_what_many_clients_begin_with_leaves_long_parts_to_a_flood_soon_after(world: World) -> None:
-    flood = Client(world, "a")
+def test_what_many_clients_begin_with_leaves_long_parts_to_a_flood_soon_after(harness: Harness) -> None:
+    flood = Client(harness, "a")
     flood.read(REQUEST * 1000)
-    while world.soon:
-        world.turn()
-    world.crowd()
-    world.now_ns += CROWD_NS
-    assert not world.budget.crowded
-    before = world.count("a")
+    while harness.soon:
+        harness.turn()
+    harness.crowd()
+    harness.now_ns += CROWD_NS
+    assert not harness.budget.crowded
+    before = harness.count("a")
     flood.read(REQUEST * 1000)
-    assert world.count("a") - before == A_LONG_PART
+    assert harness.count("a") - before == A_LONG_PART
 
 
-def test_a_message_larger_than_such_a_read_arrives_whole(world: World) -> None:
-    client = Client(world, "a")
+def test_a_message_larger_than_such_a_read_arrives_whole(harness: Harness) -> None:
+    client = Client(harness, "a")
     payload = bytes(range(256)) * (CROWDED_READ // 64)
     data = memoryview(REQUEST * 1000 + b"PUB a %d\r\n%s\r\n" % (len(payload), payload))
     while data:
-        world.crowd()
+        harness.crowd()
         with client.ingress.parser.get_buffer() as view:
             n = min(len(view), len(data))
             view[:n] = data[:n]
         client.ingress.received(n)
         data = data[n:]
-        while world.soon:
-            world.turn()
-    assert world.count("a") == 1001
-    assert world.served[-1] == ("a", payload)
+        while harness.soon:
+            harness.turn()
+    assert harness.count("a") == 1001
+    assert harness.served[-1] == ("a", payload)
 
 
-def test_what_is_read_while_the_rest_waits_comes_behind_it(world: World) -> None:
-    world.crowd()
-    client = Client(world, "a")
+def test_what_is_read_while_the_rest_waits_comes_behind_it(harness: Harness) -> None:
+    harness.crowd()
+    client = Client(harness, "a")
     client.read(b"".join(b"PUB a 2\r\n%02d\r\n" % n for n in range(20)))
     client.read(b"".join(b"PUB a 2\r\n%02d\r\n" % n for n in range(20, 40)) + PING)
-    while world.soon:
-        world.turn()
-    assert [payload for name, payload in world.served if name == "a"] == [b"%02d" % n for n in range(40)] + [
-        b"op %d" % OP_PING
-    ]
+    while harness.soon:
+        harness.turn()
+    assert [payload for name, payload in harness.served if name == "a"] == [
+        b"%02d" % n for n in range(40)
+    ] + [b"op %d" % OP_PING]
 
 
-def test_control_frames_are_worked_on_in_parts_too(world: World) -> None:
-    world.crowd()
-    client = Client(world, "a")
+def test_control_frames_are_worked_on_in_parts_too(harness: Harness) -> None:
+    harness.crowd()
+    client = Client(harness, "a")
     go_on = client.control
 
     def slow(op: int) -> None:
-        world.now_ns += SHORT_NS
+        harness.now_ns += SHORT_NS
         go_on(op)
 
     client.ingress.on_control = slow
     client.read(PING * 3)
     assert len(client.stops) == 1
-    world.turn()
+    harness.turn()
     assert len(client.stops) == 2
 
 
-def test_reads_that_fill_the_buffer_one_after_the_other_are_one_part(world: World) -> None:
-    client = Client(world, "a")
+def test_reads_that_fill_the_buffer_one_after_the_other_are_one_part(harness: Harness) -> None:
+    client = Client(harness, "a")
     with client.ingress.parser.get_buffer() as room:
         size = len(room)
-    world.cost_ns = LONG_NS // 4
+    harness.cost_ns = LONG_NS // 4
     body = size - len(b"PUB a 123456\r\n\r\n")
     for number in range(1, 5):
         client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
         assert client.ingress.waiting == (number == 4)
-    world.turn()
+    harness.turn()
     assert not client.ingress.waiting
     client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
     assert not client.ingress.waiting, "a new part"
 
 
-def test_nothing_is_worked_on_while_it_is_held(world: World) -> None:
-    client = Client(world, "a")
+def test_nothing_is_worked_on_while_it_is_held(harness: Harness) -> None:
+    client = Client(harness, "a")
     client.ingress.held = True
     client.read(REQUEST)
     client.ingress.go_on()
-    assert world.served == []
+    assert harness.served == []
     client.ingress.held = False
     client.ingress.go_on()
-    assert world.count("a") == 1
+    assert harness.count("a") == 1
 
 
-def test_all_that_waits_is_worked_through_before_the_server_stops(world: World) -> None:
-    world.crowd()
-    client = Client(world, "a")
+def test_all_that_waits_is_worked_through_before_the_server_stops(harness: Harness) -> None:
+    harness.crowd()
+    client = Client(harness, "a")
     client.read(REQUEST * 100)
     client.ingress.finish()
-    assert (world.count("a"), client.ingress.waiting) == (100, False)
+    assert (harness.count("a"), client.ingress.waiting) == (100, False)
 
 
 def test_what_raises_in_its_turn_takes_no_turn_from_others() -> None:
@@ -360,18 +362,18 @@ costs = st.sampled_from([1, SHORT_NS // 3, SHORT_NS, LONG_NS // 2, LONG_NS])
     )
 )
 def test_turns_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
-    world, model = World(), reference.BudgetModel()
-    light = Client(world, "light")
+    harness, model = Harness(), reference.BudgetModel()
+    light = Client(harness, "light")
     served: list[str] = []
 
     def wait(name: str, cost_ns: int, again: int) -> None:
         def work() -> None:
             served.append(name)
-            world.now_ns += cost_ns
+            harness.now_ns += cost_ns
             if again:
                 wait(name, cost_ns, again - 1)
 
-        world.budget.wait(work)
+        harness.budget.wait(work)
 
     for step, *arguments in script:
         match step:
@@ -382,26 +384,26 @@ def test_turns_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
                 light.read(PING)
                 model.light()
             case "pass":
-                world.now_ns += arguments[0]
+                harness.now_ns += arguments[0]
                 model.now_ns += arguments[0]
             case _:
-                world.turn()
+                harness.turn()
                 model.turn()
-        assert (served, world.now_ns) == (model.served, model.now_ns)
-        assert world.budget.waiting == len(model.queue)
-        assert len(world.soon) <= 1
-    while world.soon:
-        world.turn()
+        assert (served, harness.now_ns) == (model.served, model.now_ns)
+        assert harness.budget.waiting == len(model.queue)
+        assert len(harness.soon) <= 1
+    while harness.soon:
+        harness.turn()
         model.turn()
     assert served == model.served
     assert model.queue == []
 
 
-def test_parts_within_a_part_have_its_budget(world: World) -> None:
-    budget = world.budget
+def test_parts_within_a_part_have_its_budget(harness: Harness) -> None:
+    budget = harness.budget
     budget.begin_part()
     budget.begin_part()
-    world.now_ns += LONG_NS
+    harness.now_ns += LONG_NS
     assert budget.is_over()
     budget.end_part()
     assert budget.is_over()
@@ -411,12 +413,12 @@ def test_parts_within_a_part_have_its_budget(world: World) -> None:
     assert not budget.is_over()
 
 
-def test_less_work_ends_a_tick_where_others_wait(world: World) -> None:
+def test_less_work_ends_a_tick_where_others_wait(harness: Harness) -> None:
     ends = []
-    trigger = TickTrigger(world.soon.append, lambda: (ends.append(1), trigger.begin(), trigger.done()))
+    trigger = TickTrigger(harness.soon.append, lambda: (ends.append(1), trigger.begin(), trigger.done()))
     trigger.read(trigger.schedule, WORK_MAX_CROWDED)
     assert ends == []
-    client = Client(world, "light")
+    client = Client(harness, "light")
     client.ingress.trigger = trigger
     client.read(PING)
     trigger.read(trigger.schedule, 0)
@@ -425,26 +427,26 @@ def test_less_work_ends_a_tick_where_others_wait(world: World) -> None:
 
 
 def unbudgeted(data: bytes) -> tuple[list[tuple[str, bytes]], bool]:
-    world = World()
-    client = Client(world, "a")
+    harness = Harness()
+    client = Client(harness, "a")
     client.ingress.trigger = None
     client.read(data)
-    return world.served, client.broken
+    return harness.served, client.broken
 
 
 def budgeted(reads: list[bytes], cost_ns: int, crowded: bool) -> tuple[list[tuple[str, bytes]], bool]:
-    world = World()
+    harness = Harness()
     if crowded:
-        world.crowd()
-        world.served.clear()
-    world.cost_ns = cost_ns
-    client = Client(world, "a")
+        harness.crowd()
+        harness.served.clear()
+    harness.cost_ns = cost_ns
+    client = Client(harness, "a")
     for data in reads:
         client.read(data)
-        world.turn()
-    while world.soon:
-        world.turn()
-    return world.served, client.broken
+        harness.turn()
+    while harness.soon:
+        harness.turn()
+    return harness.served, client.broken
 
 
 TALK = (

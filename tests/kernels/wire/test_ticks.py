@@ -19,18 +19,18 @@ SINKS = 3
 
 
 class Owner:
-    def __init__(self, world: World, number: int) -> None:
-        self.world, self.number = world, number
-        self.sink = ClientSink(world.trigger.dirty_sinks, self)
+    def __init__(self, harness: Harness, number: int) -> None:
+        self.harness, self.number = harness, number
+        self.sink = ClientSink(harness.trigger.dirty_sinks, self)
         self.congested = False
 
     def flush(self) -> bool:
         self.sink.take()
-        self.world.flushed.append(self.number)
+        self.harness.flushed.append(self.number)
         return self.congested
 
 
-class World:
+class Harness:
     """A trigger, a loop that is turned by hand, and three sinks."""
 
     def __init__(self) -> None:
@@ -94,9 +94,9 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=60))
 def test_ends_of_ticks_come_when_the_model_says(script: list[tuple[object, ...]]) -> None:
-    world, model = World(), reference.TickModel()
+    harness, model = Harness(), reference.TickModel()
     for name, *arguments in script:
-        for each in (world, model):
+        for each in (harness, model):
             match name:
                 case "read":
                     each.read(arguments[0], engines=arguments[1])  # type: ignore[arg-type]
@@ -113,112 +113,112 @@ def test_ends_of_ticks_come_when_the_model_says(script: list[tuple[object, ...]]
                 case "mark":
                     each.mark(arguments[0])  # type: ignore[arg-type]
                 case "schedule":
-                    (world.trigger if each is world else model).schedule()
+                    (harness.trigger if each is harness else model).schedule()
                 case _:
                     each.turn()
-        assert world.ends == model.ends
-        assert world.trigger.scheduled == model.scheduled == bool(world.soon)
-        assert len(world.soon) <= 1
-        assert world.trigger.at_once == model.at_once
-        assert world.trigger.engines_due == model.engines_due
-    world.turn()
-    assert len(world.trigger.dirty_sinks) == 0, "nothing that was marked is left behind"
+        assert harness.ends == model.ends
+        assert harness.trigger.scheduled == model.scheduled == bool(harness.soon)
+        assert len(harness.soon) <= 1
+        assert harness.trigger.at_once == model.at_once
+        assert harness.trigger.engines_due == model.engines_due
+    harness.turn()
+    assert len(harness.trigger.dirty_sinks) == 0, "nothing that was marked is left behind"
 
 
 def test_reads_that_come_together_are_covered_by_one_end() -> None:
-    world = World()
-    world.read([0], engines=False)
-    world.turn()
-    assert world.trigger.at_once == AT_ONCE_MAX
+    harness = Harness()
+    harness.read([0], engines=False)
+    harness.turn()
+    assert harness.trigger.at_once == AT_ONCE_MAX
     for _ in range(AT_ONCE_MAX):
-        world.read([0], engines=False)
-    assert world.trigger.at_once == 0
-    world.ends.clear()
+        harness.read([0], engines=False)
+    assert harness.trigger.at_once == 0
+    harness.ends.clear()
     for sink in range(SINKS):
-        world.read([sink, 0], engines=True)
-    assert world.ends == []
-    world.turn()
-    assert world.ends == [(True, (0, 1, 2))]
-    assert world.trigger.at_once == 0, "reads came together: the next one waits too"
+        harness.read([sink, 0], engines=True)
+    assert harness.ends == []
+    harness.turn()
+    assert harness.ends == [(True, (0, 1, 2))]
+    assert harness.trigger.at_once == 0, "reads came together: the next one waits too"
 
 
 def test_a_read_that_filled_its_buffer_is_not_alone_and_a_large_tick_ends_within_it() -> None:
-    world = World()
-    world.read([0], engines=False)
-    world.turn()
-    assert world.trigger.at_once == AT_ONCE_MAX
-    world.ends.clear()
-    world.read([0], engines=True, n=WORK_MAX // 2, full=True)
-    assert world.ends == []
-    world.read([1], engines=True, n=WORK_MAX // 2, full=True)
-    assert world.ends == [(True, (0, 1))]
-    world.read([2], engines=True, n=100)
-    assert len(world.soon) == 1
-    world.turn()
-    assert world.ends == [(True, (0, 1)), (True, (2,))]
+    harness = Harness()
+    harness.read([0], engines=False)
+    harness.turn()
+    assert harness.trigger.at_once == AT_ONCE_MAX
+    harness.ends.clear()
+    harness.read([0], engines=True, n=WORK_MAX // 2, full=True)
+    assert harness.ends == []
+    harness.read([1], engines=True, n=WORK_MAX // 2, full=True)
+    assert harness.ends == [(True, (0, 1))]
+    harness.read([2], engines=True, n=100)
+    assert len(harness.soon) == 1
+    harness.turn()
+    assert harness.ends == [(True, (0, 1)), (True, (2,))]
 
 
 def test_messages_count_besides_their_bytes() -> None:
-    world = World()
-    world.read([0], engines=True, n=100, messages=WORK_MAX // MESSAGE_WORK + 1)
-    assert world.ends == [(True, (0,))]
+    harness = Harness()
+    harness.read([0], engines=True, n=100, messages=WORK_MAX // MESSAGE_WORK + 1)
+    assert harness.ends == [(True, (0,))]
 
 
 def test_reads_without_work_for_engines_are_flushed_together_however_large() -> None:
-    world = World()
+    harness = Harness()
     for sink in range(SINKS):
-        world.read([sink], engines=False, n=WORK_MAX, full=True)
-    assert world.ends == []
-    world.turn()
-    assert world.ends == [(False, (0, 1, 2))]
+        harness.read([sink], engines=False, n=WORK_MAX, full=True)
+    assert harness.ends == []
+    harness.turn()
+    assert harness.ends == [(False, (0, 1, 2))]
 
 
 def test_what_engines_mark_is_flushed_by_the_same_end_and_schedules_none() -> None:
-    world = World()
-    world.trigger.schedule()
-    assert world.trigger.begin()
-    world.mark(0)
-    world.trigger.done()
-    world.trigger.flush()
-    assert world.flushed == [0]
-    world.turn()
-    assert world.soon == []
+    harness = Harness()
+    harness.trigger.schedule()
+    assert harness.trigger.begin()
+    harness.mark(0)
+    harness.trigger.done()
+    harness.trigger.flush()
+    assert harness.flushed == [0]
+    harness.turn()
+    assert harness.soon == []
 
 
 def test_what_a_read_that_failed_has_marked_still_gets_its_end() -> None:
-    world = World()
-    world.read([0], engines=False)
-    world.turn()
-    world.ends.clear()
+    harness = Harness()
+    harness.read([0], engines=False)
+    harness.turn()
+    harness.ends.clear()
 
     def fail() -> None:
-        world.mark(1)
+        harness.mark(1)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        world.trigger.read(fail)
-    assert world.ends == []
-    world.turn()
-    assert world.ends == [(False, (1,))]
+        harness.trigger.read(fail)
+    assert harness.ends == []
+    harness.turn()
+    assert harness.ends == [(False, (1,))]
 
 
 def test_flush_tells_of_a_congested_receiver() -> None:
-    world = World()
-    world.mark(0)
-    world.mark(1)
-    world.owners[0].congested = True
-    assert world.trigger.flush() is True
-    assert world.flushed == [0, 1]
-    assert world.trigger.flush() is False
+    harness = Harness()
+    harness.mark(0)
+    harness.mark(1)
+    harness.owners[0].congested = True
+    assert harness.trigger.flush() is True
+    assert harness.flushed == [0, 1]
+    assert harness.trigger.flush() is False
 
 
 def test_a_connection_tells_how_much_its_reads_bring_and_whether_they_fill_its_buffer() -> None:
-    world = World()
+    harness = Harness()
     index = SubscriptionIndex()
-    stream = ServiceSink(lambda *message: world.trigger.schedule())
+    stream = ServiceSink(lambda *message: harness.trigger.schedule())
     index.insert(SinkSubscription(stream, b"a"))
-    ingress = Ingress(world.owners[0].sink, index)
-    ingress.trigger, ingress.is_direct = world.trigger, True
+    ingress = Ingress(harness.owners[0].sink, index)
+    ingress.trigger, ingress.is_direct = harness.trigger, True
     publish = b"PUB a 1\r\nx\r\n"
 
     def read(data: bytes) -> None:
@@ -227,13 +227,13 @@ def test_a_connection_tells_how_much_its_reads_bring_and_whether_they_fill_its_b
         ingress.received(len(data))
 
     read(publish * (WORK_MAX // MESSAGE_WORK + 1))
-    assert world.ends == [(True, ())], "much work ends the tick that was scheduled"
-    world.turn()
-    assert world.trigger.at_once == AT_ONCE_MAX
-    world.ends.clear()
+    assert harness.ends == [(True, ())], "much work ends the tick that was scheduled"
+    harness.turn()
+    assert harness.trigger.at_once == AT_ONCE_MAX
+    harness.ends.clear()
     read(publish)
-    assert world.ends == [(True, ())], "it comes alone"
+    assert harness.ends == [(True, ())], "it comes alone"
     with ingress.parser.get_buffer() as room:
         size = len(room)
     read(publish + b"PUB b %d\r\n" % size + b"x" * (size - len(publish) - 8 - len(str(size))))
-    assert (len(world.ends), world.trigger.scheduled) == (1, True), "there is more behind it"
+    assert (len(harness.ends), harness.trigger.scheduled) == (1, True), "there is more behind it"

@@ -67,7 +67,7 @@ class Raw(asyncio.Transport):
         return 0
 
 
-class World:
+class Harness:
     """One client's connection, and a loop that is turned by hand. Each frame takes a quarter of a turn."""
 
     def __init__(self, kind: str) -> None:
@@ -240,41 +240,41 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @in_a_loop
 async def test_a_large_read_is_worked_on_in_parts_and_reading_pauses_until_its_end(kind: str) -> None:
-    world = World(kind)
-    world.read(world.encode(publishes(100)))
-    assert not world.raw.reading
-    world.settle()
-    assert world.served == served(100)
-    assert max(world.counts) <= A_PART + 1
-    assert world.raw.reading
+    harness = Harness(kind)
+    harness.read(harness.encode(publishes(100)))
+    assert not harness.raw.reading
+    harness.settle()
+    assert harness.served == served(100)
+    assert max(harness.counts) <= A_PART + 1
+    assert harness.raw.reading
 
 
 @in_a_loop
 async def test_input_split_at_every_byte_is_served_in_order(kind: str) -> None:
     talk = publishes(6) + b"PING\r\n" + publishes(6) + b"SUB x 1\r\nPONG\r\n"
     expected = [*served(6), b"op 7", *served(6), b"op 3", b"op 8"]
-    size = len(World(kind).encode(talk))
+    size = len(Harness(kind).encode(talk))
     for at in range(size):
-        world = World(kind)
-        data = world.encode(talk)
-        world.read(data[:at])
-        world.read(data[at:])
-        world.settle()
-        assert world.served == expected
+        harness = Harness(kind)
+        data = harness.encode(talk)
+        harness.read(data[:at])
+        harness.read(data[at:])
+        harness.settle()
+        assert harness.served == expected
 
 
 @in_a_loop
 async def test_what_came_before_the_end_of_the_socket_is_worked_on_before_the_session_ends(kind: str) -> None:
     for error in (None, ConnectionResetError()):
-        world = World(kind)
-        world.read(world.encode(publishes(100)))
-        assert len(world.served) < 100
-        world.protocol.connection_lost(error)
-        assert world.ended == []
-        world.settle()
-        assert world.served == served(100)
-        assert world.ended == [CloseReason.READ_ERROR if error else CloseReason.CLIENT_CLOSED]
-        assert max(world.counts) <= A_PART + 1
+        harness = Harness(kind)
+        harness.read(harness.encode(publishes(100)))
+        assert len(harness.served) < 100
+        harness.protocol.connection_lost(error)
+        assert harness.ended == []
+        harness.settle()
+        assert harness.served == served(100)
+        assert harness.ended == [CloseReason.READ_ERROR if error else CloseReason.CLIENT_CLOSED]
+        assert max(harness.counts) <= A_PART + 1
 
 
 @in_a_loop
@@ -282,89 +282,89 @@ async def test_what_a_layer_keeps_for_later_turns_comes_before_the_end_of_the_so
     large = 40 * [b"x" * 16_000]
     wire = b"".join(b"PUB a 16000\r\n" + body + b"\r\n" for body in large)
     for end in (None, ConnectionResetError()):
-        world = World(kind)
-        world.read(world.encode(wire))
-        assert len(world.served) < 40
+        harness = Harness(kind)
+        harness.read(harness.encode(wire))
+        assert len(harness.served) < 40
         if kind != "plain":
-            assert world.ingress.parser.pending < len(wire) // 2, (
+            assert harness.ingress.parser.pending < len(wire) // 2, (
                 "a layer hands over what there is a turn for"
             )
-        world.protocol.connection_lost(end)
-        world.settle()
-        assert world.served == large
-        assert len(world.ended) == 1
-        assert max(world.counts) <= A_PART + 1
+        harness.protocol.connection_lost(end)
+        harness.settle()
+        assert harness.served == large
+        assert len(harness.ended) == 1
+        assert max(harness.counts) <= A_PART + 1
 
 
 @in_a_loop
 async def test_a_session_that_is_closed_after_its_socket_ends_with_the_rest_unread(kind: str) -> None:
-    world = World(kind)
-    world.read(world.encode(publishes(100)))
-    world.protocol.connection_lost(None)
-    before = len(world.served)
-    world.connection.close(CloseReason.STALE_CONNECTION)
-    world.settle()
+    harness = Harness(kind)
+    harness.read(harness.encode(publishes(100)))
+    harness.protocol.connection_lost(None)
+    before = len(harness.served)
+    harness.connection.close(CloseReason.STALE_CONNECTION)
+    harness.settle()
     await asyncio.sleep(0)
-    assert world.ended == [CloseReason.STALE_CONNECTION]
-    assert len(world.served) == before
+    assert harness.ended == [CloseReason.STALE_CONNECTION]
+    assert len(harness.served) == before
 
 
 @in_a_loop
 async def test_a_broken_frame_in_the_rest_closes_the_connection_and_nothing_behind_it_is_served(
     kind: str,
 ) -> None:
-    world = World(kind)
-    world.read(world.encode(publishes(10) + b"NO SUCH VERB\r\n" + publishes(10)))
-    world.settle()
-    assert world.served == [*served(10), b"error"]
-    assert world.connection.close_reason is CloseReason.PARSE_ERROR
+    harness = Harness(kind)
+    harness.read(harness.encode(publishes(10) + b"NO SUCH VERB\r\n" + publishes(10)))
+    harness.settle()
+    assert harness.served == [*served(10), b"error"]
+    assert harness.connection.close_reason is CloseReason.PARSE_ERROR
 
 
 @in_a_loop
 async def test_a_server_that_stops_works_through_what_it_has_read(kind: str) -> None:
-    world = World(kind)
-    world.read(world.encode(publishes(100)))
-    world.connection.finish()
-    assert world.served == served(100)
-    world.settle()
-    assert world.served == served(100)
+    harness = Harness(kind)
+    harness.read(harness.encode(publishes(100)))
+    harness.connection.finish()
+    assert harness.served == served(100)
+    harness.settle()
+    assert harness.served == served(100)
 
 
 @in_a_loop
 async def test_nothing_is_worked_on_while_a_client_input_is_paused_and_all_afterwards(kind: str) -> None:
-    world = World(kind)
-    world.settle()
-    world.connection.pause_input()
-    assert not world.raw.reading
-    World._give(world.protocol, world.encode(publishes(20)))
-    world.settle()
-    assert world.served == []
-    world.connection.resume_input()
-    world.settle()
-    assert (world.served, world.raw.reading) == (served(20), True)
-    world.read(world.encode(publishes(20)))
-    world.connection.pause_input()
-    count = len(world.served)
-    world.settle()
-    assert len(world.served) == count, "its turn came, and it is held"
-    world.connection.resume_input()
-    world.settle()
-    assert world.served == served(20) * 2
+    harness = Harness(kind)
+    harness.settle()
+    harness.connection.pause_input()
+    assert not harness.raw.reading
+    Harness._give(harness.protocol, harness.encode(publishes(20)))
+    harness.settle()
+    assert harness.served == []
+    harness.connection.resume_input()
+    harness.settle()
+    assert (harness.served, harness.raw.reading) == (served(20), True)
+    harness.read(harness.encode(publishes(20)))
+    harness.connection.pause_input()
+    count = len(harness.served)
+    harness.settle()
+    assert len(harness.served) == count, "its turn came, and it is held"
+    harness.connection.resume_input()
+    harness.settle()
+    assert harness.served == served(20) * 2
 
 
 @in_a_loop
 async def test_a_stalled_publisher_has_no_turns_until_it_goes_on(kind: str) -> None:
-    world = World(kind)
-    world.settle()
-    world.read(world.encode(publishes(40)))
-    world.connection._stall()
-    count = len(world.served)
-    world.settle()
-    assert len(world.served) == count
-    world.connection._resume()
-    world.settle()
-    assert (world.served, world.raw.reading) == (served(40), True)
-    world.watch.close()
+    harness = Harness(kind)
+    harness.settle()
+    harness.read(harness.encode(publishes(40)))
+    harness.connection._stall()
+    count = len(harness.served)
+    harness.settle()
+    assert len(harness.served) == count
+    harness.connection._resume()
+    harness.settle()
+    assert (harness.served, harness.raw.reading) == (served(40), True)
+    harness.watch.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -377,18 +377,18 @@ def test_an_exception_in_a_later_part_ends_that_connection_alone(
 
 
 async def raise_in_a_later_part(kind: str) -> None:
-    world = World(kind)
+    harness = Harness(kind)
     others: list[int] = []
-    world.read(world.encode(publishes(A_PART) + b"PING\r\n" * 10))
+    harness.read(harness.encode(publishes(A_PART) + b"PING\r\n" * 10))
 
     def fail(op: int) -> None:
         raise ValueError("no")
 
-    world.ingress.on_control = fail
-    world.trigger.budget.wait(lambda: others.append(1))
-    world.settle()
-    assert (world.connection.close_reason, others) == (CloseReason.READ_ERROR, [1])
-    assert world.raw.closing
+    harness.ingress.on_control = fail
+    harness.trigger.budget.wait(lambda: others.append(1))
+    harness.settle()
+    assert (harness.connection.close_reason, others) == (CloseReason.READ_ERROR, [1])
+    assert harness.raw.closing
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -399,13 +399,13 @@ def test_a_turn_that_raises_at_once_ends_its_connection(
         raise ValueError("no")
 
     async def main() -> None:
-        world = World(kind)
-        world.settle()
+        harness = Harness(kind)
+        harness.settle()
         monkeypatch.setattr(ServerConnection, "_on_turn", fail)
-        world.read(world.encode(publishes(100)))
-        world.settle()
-        assert world.connection.close_reason == CloseReason.READ_ERROR
-        assert world.raw.closing
+        harness.read(harness.encode(publishes(100)))
+        harness.settle()
+        assert harness.connection.close_reason == CloseReason.READ_ERROR
+        assert harness.raw.closing
 
     asyncio.run(main())
     assert [str(fault) for fault in noted_faults] == ["no"]

@@ -97,7 +97,7 @@ class Owner:
         return self.congested
 
 
-class World:
+class Harness:
     def __init__(self) -> None:
         self.loop = FakeLoop()
         self.now = 1_000
@@ -116,198 +116,198 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def harness() -> Harness:
+    return Harness()
 
 
-def test_a_tick_applies_writes_acknowledges_delivers_and_flushes_in_this_order(world: World) -> None:
-    world.add_engine()
-    world.sink.write(b"x")
-    world.tick.schedule()
-    world.loop.turn()
-    assert world.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
+def test_a_tick_applies_writes_acknowledges_delivers_and_flushes_in_this_order(harness: Harness) -> None:
+    harness.add_engine()
+    harness.sink.write(b"x")
+    harness.tick.schedule()
+    harness.loop.turn()
+    assert harness.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
 
 
-def test_a_tick_without_work_for_engines_only_flushes(world: World) -> None:
-    world.add_engine()
-    world.sink.write(b"x")
-    world.loop.turn()
-    assert world.steps == ["flush b'x'"]
+def test_a_tick_without_work_for_engines_only_flushes(harness: Harness) -> None:
+    harness.add_engine()
+    harness.sink.write(b"x")
+    harness.loop.turn()
+    assert harness.steps == ["flush b'x'"]
 
 
-def test_a_read_that_comes_alone_after_one_that_did_ends_the_tick_itself(world: World) -> None:
-    world.add_engine()
+def test_a_read_that_comes_alone_after_one_that_did_ends_the_tick_itself(harness: Harness) -> None:
+    harness.add_engine()
 
     def publish_to_stream() -> None:
-        world.sink.write(b"x")
-        world.tick.schedule()
+        harness.sink.write(b"x")
+        harness.tick.schedule()
 
-    world.tick.trigger.read(publish_to_stream)
-    assert world.steps == []
-    world.loop.turn()
-    world.steps.clear()
-    world.tick.trigger.read(publish_to_stream)
-    assert world.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
-    assert world.loop.soon == []
+    harness.tick.trigger.read(publish_to_stream)
+    assert harness.steps == []
+    harness.loop.turn()
+    harness.steps.clear()
+    harness.tick.trigger.read(publish_to_stream)
+    assert harness.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
+    assert harness.loop.soon == []
 
 
-def test_what_is_no_exception_stops_everything_within_a_read_too(world: World) -> None:
-    world.add_engine()
-    world.tick.trigger.read(lambda: world.sink.write(b"x"))
-    world.loop.turn()
-    world.steps.clear()
-    world.engine.fails_at, world.engine.error = "write", KeyboardInterrupt("stop")
+def test_what_is_no_exception_stops_everything_within_a_read_too(harness: Harness) -> None:
+    harness.add_engine()
+    harness.tick.trigger.read(lambda: harness.sink.write(b"x"))
+    harness.loop.turn()
+    harness.steps.clear()
+    harness.engine.fails_at, harness.engine.error = "write", KeyboardInterrupt("stop")
     with pytest.raises(KeyboardInterrupt, match="stop"):
-        world.tick.trigger.read(world.tick.schedule)
-    assert world.steps == ["apply"]
-    assert len(world.failures) == 1
+        harness.tick.trigger.read(harness.tick.schedule)
+    assert harness.steps == ["apply"]
+    assert len(harness.failures) == 1
 
 
-def test_everything_of_one_turn_is_one_tick(world: World) -> None:
-    world.add_engine()
+def test_everything_of_one_turn_is_one_tick(harness: Harness) -> None:
+    harness.add_engine()
     for _ in range(3):
-        world.tick.schedule()
-    world.sink.write(b"a")
-    world.sink.write(b"b")
-    world.loop.turn()
-    assert world.steps.count("write") == 1
-    assert world.steps[-1] == "flush b'ab'"
-    assert world.loop.soon == []
+        harness.tick.schedule()
+    harness.sink.write(b"a")
+    harness.sink.write(b"b")
+    harness.loop.turn()
+    assert harness.steps.count("write") == 1
+    assert harness.steps[-1] == "flush b'ab'"
+    assert harness.loop.soon == []
 
 
-def test_what_a_tick_leaves_over_gets_another_tick(world: World) -> None:
-    world.add_engine()
-    world.engine.deliver = lambda now: world.tick.schedule()  # type: ignore[method-assign]
-    world.tick.schedule()
-    world.loop.turn()
-    assert len(world.loop.soon) == 1
+def test_what_a_tick_leaves_over_gets_another_tick(harness: Harness) -> None:
+    harness.add_engine()
+    harness.engine.deliver = lambda now: harness.tick.schedule()  # type: ignore[method-assign]
+    harness.tick.schedule()
+    harness.loop.turn()
+    assert len(harness.loop.soon) == 1
 
 
-def test_what_engines_put_out_leaves_in_the_same_tick_and_schedules_none(world: World) -> None:
-    world.add_engine()
-    world.engine.acknowledge = lambda: world.sink.write(b"ack")  # type: ignore[method-assign]
-    world.tick.schedule()
-    world.loop.turn()
-    assert world.steps[-1] == "flush b'ack'"
-    assert world.loop.soon == []
-    world.sink.write(b"later")
-    assert len(world.loop.soon) == 1
+def test_what_engines_put_out_leaves_in_the_same_tick_and_schedules_none(harness: Harness) -> None:
+    harness.add_engine()
+    harness.engine.acknowledge = lambda: harness.sink.write(b"ack")  # type: ignore[method-assign]
+    harness.tick.schedule()
+    harness.loop.turn()
+    assert harness.steps[-1] == "flush b'ack'"
+    assert harness.loop.soon == []
+    harness.sink.write(b"later")
+    assert len(harness.loop.soon) == 1
 
 
-def test_a_delivered_message_schedules_the_tick_that_sends_it(world: World) -> None:
+def test_a_delivered_message_schedules_the_tick_that_sends_it(harness: Harness) -> None:
     index = SubscriptionIndex()
-    index.insert(SinkSubscription(world.sink, b"a", b"", b"1"))
+    index.insert(SinkSubscription(harness.sink, b"a", b"", b"1"))
     publish(index, b"a", b"", b"", b"hi")
-    world.loop.turn()
-    assert world.steps == ["flush b'MSG a 1 2\\r\\nhi\\r\\n'"]
+    harness.loop.turn()
+    assert harness.steps == ["flush b'MSG a 1 2\\r\\nhi\\r\\n'"]
 
 
-def test_flush_tells_whether_a_receiver_is_congested(world: World) -> None:
-    world.sink.write(b"x")
-    assert world.tick.flush() is False
-    world.owner.congested = True
-    world.sink.write(b"x")
-    assert world.tick.flush() is True
+def test_flush_tells_whether_a_receiver_is_congested(harness: Harness) -> None:
+    harness.sink.write(b"x")
+    assert harness.tick.flush() is False
+    harness.owner.congested = True
+    harness.sink.write(b"x")
+    assert harness.tick.flush() is True
 
 
 @pytest.mark.parametrize("step", ["apply", "write", "acknowledge", "deliver"])
 def test_an_engine_that_raises_has_no_further_step_in_this_tick_and_the_others_do(
-    world: World, step: str, noted_faults: list[BaseException]
+    harness: Harness, step: str, noted_faults: list[BaseException]
 ) -> None:
-    world.add_engine()
+    harness.add_engine()
     others: list[str] = []
-    world.tick.add(FakeEngine(others))
-    world.loop.turn()
-    world.steps.clear()
+    harness.tick.add(FakeEngine(others))
+    harness.loop.turn()
+    harness.steps.clear()
     others.clear()
-    world.engine.fails_at = step
-    world.sink.write(b"x")
-    world.tick.schedule()
-    world.loop.turn()
+    harness.engine.fails_at = step
+    harness.sink.write(b"x")
+    harness.tick.schedule()
+    harness.loop.turn()
     order = ["apply", "write", "acknowledge", "deliver"]
-    assert world.steps == [*order[: order.index(step)], "begin_again", "flush b'x'"]
+    assert harness.steps == [*order[: order.index(step)], "begin_again", "flush b'x'"]
     assert others == order
-    assert world.failures == [] and noted_faults == [world.engine.error]
+    assert harness.failures == [] and noted_faults == [harness.engine.error]
     noted_faults.clear()
-    world.steps.clear()
-    world.engine.fails_at = ""
-    world.loop.fire()  # it has another tick, although nobody asks for one
-    world.loop.turn()
-    assert world.steps == order
+    harness.steps.clear()
+    harness.engine.fails_at = ""
+    harness.loop.fire()  # it has another tick, although nobody asks for one
+    harness.loop.turn()
+    assert harness.steps == order
 
 
 @pytest.mark.parametrize("step", ["on_time 1000", "next_deadline"])
 def test_a_timer_that_raises_in_one_engine_comes_for_the_others(
-    world: World, step: str, noted_faults: list[BaseException]
+    harness: Harness, step: str, noted_faults: list[BaseException]
 ) -> None:
     other = FakeEngine([])
-    world.tick.add(world.engine)
-    world.tick.add(other)
-    world.engine.fails_at = step
+    harness.tick.add(harness.engine)
+    harness.tick.add(other)
+    harness.engine.fails_at = step
     other.deadline = 2_000
-    world.loop.turn()
-    for timer in tuple(world.loop.timers):
+    harness.loop.turn()
+    for timer in tuple(harness.loop.timers):
         timer.callback(*timer.args)
     assert "on_time 1000" in other.steps
-    assert set(noted_faults) == {world.engine.error}
+    assert set(noted_faults) == {harness.engine.error}
     noted_faults.clear()
 
 
-def test_a_tick_that_fails_itself_is_run_again(world: World, noted_faults: list[BaseException]) -> None:
-    world.add_engine()
-    world.tick.run_engines = _fails  # type: ignore[method-assign]
-    world.tick.schedule()
-    world.loop.turn()
-    del world.tick.run_engines
-    assert world.steps == [] and len(noted_faults) == 1
+def test_a_tick_that_fails_itself_is_run_again(harness: Harness, noted_faults: list[BaseException]) -> None:
+    harness.add_engine()
+    harness.tick.run_engines = _fails  # type: ignore[method-assign]
+    harness.tick.schedule()
+    harness.loop.turn()
+    del harness.tick.run_engines
+    assert harness.steps == [] and len(noted_faults) == 1
     noted_faults.clear()
-    world.loop.fire()
-    assert world.steps[:4] == ["apply", "write", "acknowledge", "deliver"]
+    harness.loop.fire()
+    assert harness.steps[:4] == ["apply", "write", "acknowledge", "deliver"]
 
 
 def _fails(now: int) -> None:
     raise LookupError("no")
 
 
-def test_the_timer_follows_the_earliest_deadline(world: World) -> None:
-    other = FakeEngine(world.steps)
-    world.engine.deadline, other.deadline = 5_000_000_000, 3_000_001_000
-    world.tick.add(world.engine)
-    world.tick.add(other)
-    world.loop.turn()
-    assert [timer.delay_s for timer in world.loop.timers] == [3.0]
+def test_the_timer_follows_the_earliest_deadline(harness: Harness) -> None:
+    other = FakeEngine(harness.steps)
+    harness.engine.deadline, other.deadline = 5_000_000_000, 3_000_001_000
+    harness.tick.add(harness.engine)
+    harness.tick.add(other)
+    harness.loop.turn()
+    assert [timer.delay_s for timer in harness.loop.timers] == [3.0]
     other.deadline = None
-    world.tick.schedule()
-    world.loop.turn()
-    assert [timer.delay_s for timer in world.loop.timers] == [4.999999]
+    harness.tick.schedule()
+    harness.loop.turn()
+    assert [timer.delay_s for timer in harness.loop.timers] == [4.999999]
 
 
-def test_a_deadline_that_stays_keeps_its_timer(world: World) -> None:
-    world.engine.deadline = 5_000
-    world.add_engine()
-    before = list(world.loop.timers)
-    world.tick.schedule()
-    world.loop.turn()
-    assert world.loop.timers == before
+def test_a_deadline_that_stays_keeps_its_timer(harness: Harness) -> None:
+    harness.engine.deadline = 5_000
+    harness.add_engine()
+    before = list(harness.loop.timers)
+    harness.tick.schedule()
+    harness.loop.turn()
+    assert harness.loop.timers == before
 
 
-def test_when_the_timer_fires_engines_do_what_is_due_and_a_tick_follows(world: World) -> None:
-    world.engine.deadline = 5_000
-    world.add_engine()
-    world.now, world.engine.deadline = 5_000, None
-    world.loop.fire()
-    world.loop.turn()
-    assert world.steps == ["on_time 5000", "apply", "write", "acknowledge", "deliver"]
-    assert world.loop.timers == []
+def test_when_the_timer_fires_engines_do_what_is_due_and_a_tick_follows(harness: Harness) -> None:
+    harness.engine.deadline = 5_000
+    harness.add_engine()
+    harness.now, harness.engine.deadline = 5_000, None
+    harness.loop.fire()
+    harness.loop.turn()
+    assert harness.steps == ["on_time 5000", "apply", "write", "acknowledge", "deliver"]
+    assert harness.loop.timers == []
 
 
-def test_stopping_does_what_is_left_and_no_timer_stays(world: World) -> None:
-    world.engine.deadline = 5_000
-    world.add_engine()
-    world.sink.write(b"bye")
-    world.tick.stop()
-    assert world.steps == ["apply", "write", "acknowledge", "deliver", "flush b'bye'"]
-    assert world.loop.timers == []
+def test_stopping_does_what_is_left_and_no_timer_stays(harness: Harness) -> None:
+    harness.engine.deadline = 5_000
+    harness.add_engine()
+    harness.sink.write(b"bye")
+    harness.tick.stop()
+    assert harness.steps == ["apply", "write", "acknowledge", "deliver", "flush b'bye'"]
+    assert harness.loop.timers == []
 
 
 async def test_it_runs_in_a_real_loop() -> None:
