@@ -1,4 +1,4 @@
-"""Who has a turn, in plain Python: the model that the kernel is held against."""
+"""Who has a turn, in plain Python: the model that the kernel is compared with."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class StagingModel:
 
 
 def may_store(stream: StreamModel, batch: list[Staged], now: int) -> bool:
-    """Would every message be stored, each held against the stream as it is before the batch?"""
+    """Would every message be stored, each checked against the stream as it is before the batch?"""
     ids: set[str] = set()
     written: set[bytes] = set()
     if not batch or not all(is_plain(headers) for _, headers, _ in batch):

@@ -1,4 +1,4 @@
-"""When the end of a tick runs, in plain Python: the model that the kernel is held against."""
+"""When the end of a tick runs, in plain Python: the model that the kernel is compared with."""
 
 from __future__ import annotations
 

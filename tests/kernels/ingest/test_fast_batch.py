@@ -59,7 +59,7 @@ def test_a_reply_subject_says_what_the_model_reads_in_it(reply: bytes) -> None:
         (b"p.id.10.ok.2.5.$FI", None),
         (b"p.id.10.ok.2.01.$FI", None),
         (b"p.id.10.maybe.2.1.$FI", None),
-        (b"id.10.ok.1.0.$FI", None),  # without a prefix nobody would hear the answers
+        (b"id.10.ok.1.0.$FI", None),  # without a prefix the acks have no subscriber
         (b".id.10.ok.1.0.$FI", None),
         (b".$FI", None),
     ],
@@ -140,7 +140,7 @@ def test_flow_acks_are_due_when_the_model_says(
         b"p.id.10.ok.3.3.$FI",
         b"p.id.10.ok.3.4.$FI",
         b"p.other.10.ok.3.1.$FI",
-        b"q.id.10.ok.3.1.$FI",  # somebody else's
+        b"q.id.10.ok.3.1.$FI",  # of another publisher
         b"p.id.10.ok.3x.1.$FI",
         b"p.id.10.ok.1.0.$FI",
     ],

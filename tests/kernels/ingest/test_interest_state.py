@@ -171,7 +171,7 @@ def test_what_was_settled_is_told_in_runs(acks: list[int]) -> None:
 
 
 def test_the_gone_messages_of_a_consumer_that_others_share_do_not_count_as_removals() -> None:
-    """A consumer's count of pending messages stays valid: nobody would have got them."""
+    """A consumer's count of pending messages stays valid: no consumer wanted these messages."""
     log = StreamLog()
     for _ in range(10):
         log.append(b"s.a", b"", b"", 1)

@@ -78,7 +78,7 @@ class Receiver:
 
 
 class CursorMachine(RuleBasedStateMachine):
-    """One log; a cursor that looks by itself, and a pump that is told what comes."""
+    """One log; a cursor that searches by itself, and a pump that is notified of appends."""
 
     @initialize(
         block_size=st.sampled_from([64, 300, 4000]),

@@ -1,4 +1,4 @@
-"""Pieces of files on their way into memory: whoever reads them, they are what is in the files."""
+"""Asynchronous reads of file ranges: the result equals the contents of the files, whichever thread reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.reference.read_ahead import read
 from tests.support.examples import examples
 
 MANY = 300
-"""Pieces, enough for the thread to take a share."""
+"""Ranges, enough for the thread to take part."""
 
 
 def asked(wanted: list[tuple[int, int]]) -> bytes:
@@ -38,7 +38,7 @@ def files_of(*contents: bytes) -> Iterator[list[bytes]]:
 
 @pytest.fixture
 def numbers() -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
-    """A file, and many pieces of it."""
+    """A file, and many ranges of it."""
     with files_of(b"".join(b"%08d" % i for i in range(5000))) as [name]:
         yield name, [(name, asked([(8 * (i * 7 % 5000), 8) for i in range(MANY)]))]
 
@@ -66,7 +66,7 @@ def _target(link: str) -> str:
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=examples(80), deadline=None)
-def test_pieces_are_the_files_bytes_with_zeros_behind_their_ends(
+def test_ranges_are_the_files_bytes_with_zeros_after_their_ends(
     contents: list[bytes], wanted: list[tuple[int, int]], times: int, seed: int
 ) -> None:
     draw = Random(seed)

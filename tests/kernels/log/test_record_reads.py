@@ -58,7 +58,7 @@ class Receiver:
         return self.got
 
 
-class PiecesMachine(RuleBasedStateMachine):
+class RecordReadsMachine(RuleBasedStateMachine):
     """A stream on disk; a consumer with filters and one of listed messages. Between their turns blocks leave
     memory."""
 
@@ -71,7 +71,7 @@ class PiecesMachine(RuleBasedStateMachine):
     def begin(self, block_size: int, filters: list[bytes], compress: bool, encrypt: bool) -> None:
         self.stretch = keys._stretch
         keys._stretch = lambda key, salt: hashlib.sha256(salt + key.encode()).digest()
-        self.directory = Path(tempfile.mkdtemp(prefix="penstock-pieces-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="penstock-reads-"))
         self.block_size, self.filters, self.compress = block_size, filters, compress
         self.key = KEY if encrypt else None
         self.model = LogModel()
@@ -165,8 +165,8 @@ class PiecesMachine(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-TestPieces = PiecesMachine.TestCase
-TestPieces.settings = settings(
+TestRecordReads = RecordReadsMachine.TestCase
+TestRecordReads.settings = settings(
     max_examples=examples(40),
     stateful_step_count=40,
     deadline=None,
@@ -175,7 +175,7 @@ TestPieces.settings = settings(
 
 
 class CountingDisk(SimDisk):
-    """Counts the blocks that are read as a whole, and the groups of pieces that were asked for and taken."""
+    """Counts the blocks that are read as a whole, and the groups of ranges that were requested and taken."""
 
     def __init__(self) -> None:
         super().__init__(Random(1))

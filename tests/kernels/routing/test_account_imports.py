@@ -174,7 +174,7 @@ def check_receivers(
     """Everybody without a queue group, and one of each group."""
     rest = Counter(got)
     rest.subtract(Counter(plain))
-    assert not [one for one, n in rest.items() if n < 0], "somebody got less than the model says"
+    assert not [one for one, n in rest.items() if n < 0], "a receiver got less than the model says"
     left = list(rest.elements())
     assert len(left) == len(groups)
     assert assignable(left, groups)
@@ -342,7 +342,7 @@ def test_who_asked_and_listens_no_more_is_not_waited_for(subject: bytes) -> None
     replies = [_ask(y, server, b"r") for _ in range(3)]
     y.publish(b"r", b"", reply=b"other.in")
     y.unsubscribe(listeners[1])
-    assert accounts.waiting("X") == 4, "somebody listens still"
+    assert accounts.waiting("X") == 4, "another subscription is left"
     accounts.by_name["X"].publish(replies[1], b"a")
     assert accounts.waiting("X") == 3
     y.unsubscribe(listeners[0])

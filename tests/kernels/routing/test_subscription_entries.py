@@ -63,7 +63,7 @@ STEPS = st.one_of(
 def test_filters_gain_and_lose_subscriptions_and_each_counts_what_it_got(
     steps: list[tuple[object, ...]],
 ) -> None:
-    """One subscription, several, queue groups, maxima: whoever is interested gets its frame and counts it."""
+    """One subscription, several, queue groups, maxima: each receiver gets its frame and counts it."""
     account = Account()
     counts: dict[int, int] = {}
     for step in steps:

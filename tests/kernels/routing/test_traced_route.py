@@ -30,7 +30,7 @@ HEADER = b"NATS/1.0\r\nNats-Trace-Dest: t\r\n\r\n"
 
 
 class Steps:
-    """Remembers what it is told."""
+    """Records the reported steps."""
 
     def __init__(self) -> None:
         self.egresses: list[SinkSubscription] = []
@@ -57,7 +57,7 @@ class Steps:
 def test_a_traced_message_reaches_whom_the_model_says(
     case: tuple[dict[str, Own], list[tuple[str, str, str]]], published: list[tuple[str, str]], only: bool
 ) -> None:
-    """Delivered or only traced; though nobody allows traces to go on, messages do."""
+    """Delivered or only traced; messages continue where traces may not."""
     sharing, subscriptions = case
     accounts = Accounts(*sharing.values())
     sinks = [accounts.subscribe(a, s, q, sid=i) for i, (a, s, q) in enumerate(subscriptions)]
@@ -81,14 +81,14 @@ def test_an_account_that_closes_in_between_is_told() -> None:
     sink = ClientSink(DirtyList())
     index.insert(SinkSubscription(sink, b"a", b"", b"1"))
     sink.closed = True
-    told: list[str] = []
+    reported: list[str] = []
 
     class Closed(Steps):
         def egress(self, shown: SinkSubscription, sub: SinkSubscription, error: str) -> None:
-            told.append(error)
+            reported.append(error)
 
     assert TracedRoute(Closed(), False).publish(index, b"a", b"", HEADER, b"", None) == 0
-    assert told == ["Not delivered because client is closed"]
+    assert reported == ["Not delivered because client is closed"]
 
 
 NAMES_OF_HEADERS = st.sampled_from(

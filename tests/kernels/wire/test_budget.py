@@ -203,7 +203,7 @@ def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(har
 
     whole = room()
     client.read(REQUEST * 1000)
-    assert room() > whole // 2, "nobody else is there"
+    assert room() > whole // 2, "no other connection is active"
     while harness.soon:
         harness.turn()
     harness.crowd()

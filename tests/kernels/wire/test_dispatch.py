@@ -26,7 +26,7 @@ from tests.reference.subscription_index import matches
 
 
 class Session:
-    """The owner of a client's sink and inlet, as far as the kernel needs one."""
+    """The owner of a client's sink and ingress, as far as the kernel needs one."""
 
     def __init__(self, server: Server, headers: bool = True, echo: bool = True) -> None:
         self.server = server
@@ -174,7 +174,7 @@ def test_closed_subscriptions_and_sinks_are_passed_over(server: Server) -> None:
     assert b.sink.out_msgs == c.sink.out_msgs == 0
 
 
-def test_a_closed_sink_stops_its_inlet(server: Server) -> None:
+def test_a_closed_sink_stops_its_ingress(server: Server) -> None:
     a, b = server.connect(), server.connect()
     b.subscribe(b"a")
     a.sink.closed = True
@@ -362,7 +362,7 @@ def test_a_receiver_above_its_bound_is_closed_at_once_and_takes_no_more(server: 
     assert not a.sink.overflowed
 
 
-def test_an_inlet_without_an_account_says_so(server: Server, noted_faults: list[BaseException]) -> None:
+def test_an_ingress_without_an_account_says_so(server: Server, noted_faults: list[BaseException]) -> None:
     ingress = Ingress(ClientSink(server.dirty))
     ingress.parser.feed(b"PUB a 1\r\nx\r\nPING\r\n")
     assert ingress.process() == OP_PING
