@@ -229,9 +229,8 @@ class Scenario:
         self.directory = Path(tempfile.mkdtemp(prefix="penstock-faults-", dir=base))
         conf = self.directory / "nats.conf"
         conf.write_text(CONF.format(store=self.directory / "js", settings=settings))
-        self.server = Server(options=load(str(conf)))
         self._ahead_ns = 0
-        self.server.clock = lambda: time.time_ns() + self._ahead_ns
+        self.server = Server(options=load(str(conf)), clock=lambda: time.time_ns() + self._ahead_ns)
         self._counts = itertools.count(1)
 
     async def start(self) -> None:

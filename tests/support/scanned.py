@@ -148,8 +148,9 @@ class ScannedServer:
 
     async def _serve(self) -> None:
         log = logs.Log(self._on_log, debug=True, trace=False)
-        self.server = Server(options=self._options, log=log)
-        self.server.clock = lambda: time.time_ns() + int(self._loop.shift_s * 1e9)
+        self.server = Server(
+            options=self._options, log=log, clock=lambda: time.time_ns() + int(self._loop.shift_s * 1e9)
+        )
         await self.server.start()
         self._started.set()
         await self.server.wait_stopped()

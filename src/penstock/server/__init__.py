@@ -1,10 +1,11 @@
 """The server: wires the packages below it and runs them.
 
 - `server`, `session`, `tick`: the server object, one client session, and the end-of-tick order.
+- `server_context`, `session_registry`: what parts take instead of the server object.
 - `jetstream_service`, `engines`, `disk_executor`: JetStream of all accounts and its background disk work.
 - `config`: options, the nats.conf parser and the directives. `reload`: applying a changed configuration.
 - `auth`: authentication by users, tokens, keys, certificates, operators and auth callout; permissions.
-- `accounts`: account set-up, session registry, imported services.
+- `accounts`: account registry, imported services.
 - `monitoring`: HTTP pages, metrics, the system account, message traces. `logging`: log lines and outputs.
 - `client_tls`, `websocket_listener`, `proxy_connections`, `lame_duck`, `ports_file`: listeners and life
   cycle.

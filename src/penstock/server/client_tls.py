@@ -43,7 +43,7 @@ class Encryption:
         """Returns the protocol object of a new socket."""
 
         def log_debug(text: str) -> None:
-            session.server.log.debug(f"{session.name} - {text}")
+            session.context.log.debug(f"{session.name} - {text}")
 
         return TlsLayer(connection, self._context, self._policy, self._scratch, log_debug)
 

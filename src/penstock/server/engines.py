@@ -23,9 +23,10 @@ from penstock.server.server_identity import API_LEVEL, VERSION
 
 if TYPE_CHECKING:
     from penstock.kernels.wire.sinks import Sink
+    from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.config.server_options import AccountJetStream
     from penstock.server.jetstream_service import JetStreamService
-    from penstock.server.server import Server
+    from penstock.server.server_context import ServerContext
     from penstock.store.interface import AccountStore
 
 
@@ -33,13 +34,21 @@ class EngineFactory:
     """Creates engines.
 
     Args:
-        server: the server.
+        context: options, clock, log and identity of the server.
+        accounts: the accounts of the engines.
         service: JetStream of the server; has its limits.
         wake: called when an engine has work for the end of a tick.
     """
 
-    def __init__(self, server: Server, service: JetStreamService, wake: Callable[[], None]) -> None:
-        self._server = server
+    def __init__(
+        self,
+        context: ServerContext,
+        accounts: AccountRegistry,
+        service: JetStreamService,
+        wake: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._accounts = accounts
         self._service = service
         self._wake = wake
         self._new_id = NuidGenerator(_random_below)
@@ -51,31 +60,31 @@ class EngineFactory:
 
     def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStreamEngine:
         """Opens the engine of an account with its stored data. Raises StoreError, OSError."""
-        server = self._server
+        context = self._context
         engine = JetStreamEngine(
-            server.account(account).index,
+            self._accounts.open(account).index,
             store,
             config=self.config(account, limits),
-            clock=server.clock,
+            clock=context.clock,
             new_id=self._new_id,
             wake=self._wake,
             below=_random_below,
             shared=self._shared,
         )
-        engine.recover(server.clock())
+        engine.recover(context.clock())
         return engine
 
     def config(self, account: str, limits: AccountJetStream) -> EngineConfig:
         """The configuration of an account's engine."""
-        server, service = self._server, self._service
+        context, service = self._context, self._service
         options = service.options
         tiers = {name: _tier(tier) for name, tier in limits.tiers}
         limits = dict(limits.tiers).get(OWN_TIER, limits)
         return EngineConfig(
             account=account,
             tiers=tiers,
-            server_id=server.server_id,
-            server_name=server.server_name,
+            server_id=context.server_id,
+            server_name=context.server_name,
             version=VERSION,
             api_level=API_LEVEL,
             domain=options.domain,
@@ -93,8 +102,8 @@ class EngineFactory:
             max_request_batch=options.request_batch_max,
             duplicate_window_max_ns=options.duplicate_window_max_ns,
             consumers_per_stream_max=options.consumers_per_stream_max or CONSUMERS_PER_STREAM,
-            max_payload=server.options.max_payload,
-            max_pending=server.options.max_pending,
+            max_payload=context.options.max_payload,
+            max_pending=context.options.max_pending,
             sync_always=options.sync_always,
             sync_interval_ns=options.sync_interval_ns,
             batch_inflight_per_stream_max=options.batch_inflight_per_stream_max,
@@ -123,7 +132,7 @@ class EngineFactory:
             "lang": session.options.lang,
             "ver": session.options.version,
             "rtt": session.rtt_ns,
-            "server": self._server.server_name,
+            "server": self._context.server_name,
             "kind": "Client",
             "client_type": "nats",
         }
@@ -131,16 +140,16 @@ class EngineFactory:
 
     def _dropped(self, queue: Queue, count: int) -> None:
         """Publishes an advisory in the system account: API requests were dropped."""
-        server = self._server
-        server.log.warning(f"{queue.value} limit reached, dropping {count} requests")
+        context = self._context
+        context.log.warning(f"{queue.value} limit reached, dropping {count} requests")
         advisories = Advisories(
-            server.account(server.options.system_account).index,
-            clock=server.clock,
+            self._accounts.open(context.options.system_account).index,
+            clock=context.clock,
             new_id=self._new_id,
             domain=self._service.options.domain,
         )
         advisories.publish(
-            "API.LIMIT_REACHED", "api_limit_reached", {"server": server.server_name, "dropped": count}
+            "API.LIMIT_REACHED", "api_limit_reached", {"server": context.server_name, "dropped": count}
         )
 
 

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from penstock.jetstream.engine import JetStreamEngine
     from penstock.routing.account import Account
+    from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.engines import EngineFactory
-    from penstock.server.server import Server
+    from penstock.server.server_context import ServerContext
     from penstock.server.tick import Tick
     from penstock.store.interface import Store
 
@@ -43,7 +44,8 @@ class JetStreamService:
     """Opens all stored accounts, then answers requests.
 
     Args:
-        server: the server.
+        context: options, clock and log of the server.
+        accounts: the accounts, with their limits.
         options: the `jetstream` block.
         tick: runs the engines.
 
@@ -51,8 +53,11 @@ class JetStreamService:
         ServerError: the store directory is unusable, or accounts reserve more than the server has.
     """
 
-    def __init__(self, server: Server, options: JetStreamOptions, tick: Tick) -> None:
-        self._server = server
+    def __init__(
+        self, context: ServerContext, accounts: AccountRegistry, options: JetStreamOptions, tick: Tick
+    ) -> None:
+        self._context = context
+        self._accounts = accounts
         self._options = options
         self._tick = tick
         self.running: dict[str, JetStreamEngine] = {}  # engines of the accounts that are not dormant
@@ -64,7 +69,7 @@ class JetStreamService:
         self.max_file_bytes = _limit(options.max_file_bytes, _disk_bytes(options.store_dir))
         self._background: LoopExecutor | None = None
         self._log_start()
-        problem = excess(server.jetstream_accounts().values(), self.max_memory_bytes, self.max_file_bytes)
+        problem = excess(accounts.jetstream_limits().values(), self.max_memory_bytes, self.max_file_bytes)
         if problem:
             raise ServerError(
                 f"can not start JetStream: Error enabling jetstream on configured accounts: {problem}; lower"
@@ -72,16 +77,17 @@ class JetStreamService:
             )
         try:
             self._store = self._open_store()
-            started_ns = server.clock()
-            for name, limits in server.jetstream_accounts().items():
+            started_ns = context.clock()
+            for name, limits in accounts.jetstream_limits().items():
                 faults.contain(self._begin, self._opening_failed, name, limits)
         except StoreError as error:
             raise ServerError(f"can not start JetStream: {error}") from error
         self._refusals: dict[str, SinkSubscription] = {}
         self._refuse_others()
         self._loading = asyncio.get_running_loop().call_later(LOAD_AFTER_S, self._load)
-        took_ms = (server.clock() - started_ns) / 1e6
-        server.log.info(f"Took {took_ms:.1f}ms to start JetStream")
+        accounts.when_limits_change(self.configure)
+        took_ms = (context.clock() - started_ns) / 1e6
+        context.log.info(f"Took {took_ms:.1f}ms to start JetStream")
 
     @property
     def store_dir(self) -> str:
@@ -132,7 +138,7 @@ class JetStreamService:
     def _closing_failed(self, error: Exception) -> None:
         if not isinstance(error, (StoreError, OSError)):
             faults.note("closing the store", error)
-        self._server.log.error(f"not everything could be written while stopping: {error}")
+        self._context.log.error(f"not everything could be written while stopping: {error}")
 
     def stored_accounts(self) -> list[str]:
         """Names of the accounts with stored data."""
@@ -144,12 +150,12 @@ class JetStreamService:
         An account that loses JetStream keeps its stored data. If an account cannot be opened, it has no
         JetStream, and the error is logged.
         """
-        options = self._server.options
+        options = self._context.options
         if options.jetstream is not None:
             self._options = options.jetstream
             self.max_memory_bytes = _limit(self._options.max_memory_bytes, _memory_bytes())
             self.max_file_bytes = _limit(self._options.max_file_bytes, _disk_bytes(self._options.store_dir))
-        wanted = self._server.jetstream_accounts()
+        wanted = self._accounts.jetstream_limits()
         names = self._limits.keys() | wanted.keys()
         # Accounts that release reservations come first.
         for name in sorted(names, key=lambda name: (growth(self._limits.get(name), wanted.get(name)), name)):
@@ -167,7 +173,7 @@ class JetStreamService:
                 (self._limits | {name: limits}).values(), self.max_memory_bytes, self.max_file_bytes
             )
             if problem:
-                self._server.log.error(f'Error enabling jetstream on account "{name}": {problem}')
+                self._context.log.error(f'Error enabling jetstream on account "{name}": {problem}')
                 self._refuse_others()
                 return
         if limits is None:
@@ -175,7 +181,7 @@ class JetStreamService:
         elif present is None:
             refusal = self._refusals.pop(name, None)
             if refusal is not None:
-                self._server.account(name).unsubscribe(refusal)
+                self._accounts.open(name).unsubscribe(refusal)
             faults.contain(self._begin, self._opening_failed, name, limits)
         else:
             self._limits[name] = limits
@@ -193,18 +199,18 @@ class JetStreamService:
             self._tick.remove(engine.tick)
 
     def _refuse_others(self) -> None:
-        for account in self._server.accounts.values():
+        for account in self._accounts.values():
             name = account.name
             if name in self._refusals and self._imports_api(name):
                 account.unsubscribe(self._refusals.pop(name))
             elif name not in self._limits and name not in self._refusals and not self._imports_api(name):
                 self._refusals[name] = refuse_requests(account)
-        for name in self._refusals.keys() - self._server.accounts.keys():
+        for name in self._refusals.keys() - self._accounts.keys():
             del self._refusals[name]
 
     def _imports_api(self, name: str) -> bool:
         """Whether another account serves the API in this one, through an import."""
-        own = self._server.account_options(name)
+        own = self._accounts.options_of(name)
         if own is None or not own.imports:
             return False
         from penstock.routing.imports_exports import ServiceImport, plan
@@ -219,7 +225,7 @@ class JetStreamService:
             self._open(account, limits)
         else:
             self._dormant[account] = [
-                self._server.account(account).subscribe_service(
+                self._accounts.open(account).subscribe_service(
                     f"{prefix}>".encode(), partial(self._first_request, account)
                 )
                 for prefix in self._prefixes()
@@ -240,7 +246,7 @@ class JetStreamService:
         if self._factory is None:
             from penstock.server.engines import EngineFactory
 
-            self._factory = EngineFactory(self._server, self, self._tick.schedule)
+            self._factory = EngineFactory(self._context, self._accounts, self, self._tick.schedule)
         return self._factory
 
     def _load(self) -> None:
@@ -255,7 +261,7 @@ class JetStreamService:
         if account in self.running:
             self.running[account].serve(subject, reply, header, payload, origin)
         else:
-            _refuse(self._server.account(account), subject, reply)
+            _refuse(self._accounts.open(account), subject, reply)
 
     def _open_dormant(self, account: str) -> None:
         """Opens the engine of a dormant account."""
@@ -269,7 +275,7 @@ class JetStreamService:
     def _remove_triggers(self, account: str) -> None:
         """Removes the subscriptions that wait for the account's first request."""
         for subscription in self._dormant.pop(account, ()):
-            self._server.account(account).unsubscribe(subscription)
+            self._accounts.open(account).unsubscribe(subscription)
 
     def _opening_failed(self, error: Exception, account: str, limits: AccountJetStream) -> None:
         """Logs an unreadable store of one account, which then has no JetStream; other accounts are
@@ -277,11 +283,11 @@ class JetStreamService:
         why = str(error)
         if not isinstance(error, (StoreError, OSError)):
             why = faults.describe(faults.note(f"JetStream of account {account}", error))
-        self._server.log.error(f'JetStream of account "{account}" can not be started: {why}')
+        self._context.log.error(f'JetStream of account "{account}" can not be started: {why}')
         self.failed[account] = why
 
     def _log_start(self) -> None:
-        log = self._server.log
+        log = self._context.log
         log.info("Starting JetStream")
         log.info("---------------- JETSTREAM ----------------")
         log.info(f"  Max Memory:      {_shown(self.max_memory_bytes)}")

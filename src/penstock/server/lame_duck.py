@@ -26,7 +26,7 @@ async def leave(server: Server, sleep: Callable[[float], Awaitable[object]] = as
         server: a server that accepts no more connections.
         sleep: coroutine function that waits for a number of seconds.
     """
-    options = server.options
+    options = server.context.options
     if not server.sessions:
         return
     for session in tuple(server.sessions.values()):
@@ -34,7 +34,7 @@ async def leave(server: Server, sleep: Callable[[float], Awaitable[object]] = as
             session.send(server.info_line(session))
     grace_s = options.lame_duck_grace_period_ns / 1e9
     await sleep(grace_s)
-    server.log.info("Closing existing clients")
+    server.context.log.info("Closing existing clients")
     left = tuple(server.sessions.values())
     spread_s = max(0.0, options.lame_duck_duration_ns / 1e9 - grace_s)
     for session in left:

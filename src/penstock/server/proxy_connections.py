@@ -29,7 +29,7 @@ def behind_proxy(inner: ServerConnection | TlsLayer, session: Session) -> ProxyL
 
     def refused(text: str) -> None:
         host, port = connection.peer
-        session.server.log.warning(f"Error reading PROXY protocol header from {host}:{port}: {text}")
+        session.context.log.warning(f"Error reading PROXY protocol header from {host}:{port}: {text}")
         session.close(CloseReason.PROTOCOL_VIOLATION)
 
     return ProxyLayer(inner, connection, known=known, refused=refused)

@@ -4,7 +4,7 @@ All or nothing, as in the official server: if a changed option needs a restart, 
 option and keeps its configuration. `_APPLY` lists all options that can change; any other option needs a
 restart, so that a new option is refused until someone adds it.
 
-Invariant: `server.options` is the configuration in effect, before and after, never a mixture.
+Invariant: `context.options` is the configuration in effect, before and after, never a mixture.
 
 Clients that could not log in under the new authorization are closed at once. Limits apply from the next
 message, subscription, ping or connection on; connections above a lower max_connections are closed, the
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, ServerError
 from penstock.net.reasons import CloseReason
 from penstock.server import ports_file
-from penstock.server.accounts import account_setup
 from penstock.server.logging import logs
 
 if TYPE_CHECKING:
@@ -76,12 +75,12 @@ async def apply_reload(
 def apply_options(server: Server, fresh: ServerOptions, served: logs.ServedLog | None = None) -> None:
     """Applies options. Raises ConfigError: see `apply_reload`."""
     try:
-        changed = changes(server.options, fresh)
+        changed = changes(server.context.options, fresh)
         _check(server, changed, fresh)
         prepared = _prepare(server, changed, fresh, served)
     except (ConfigError, ServerError, OSError) as error:
         raise _refused(server, error) from error
-    server.use_options(fresh)
+    server.context.use_options(fresh)
     for commit in prepared:
         commit()
     applied: list[Callable[[Server], None]] = []
@@ -90,21 +89,21 @@ def apply_options(server: Server, fresh: ServerOptions, served: logs.ServedLog |
         if apply is not None and apply not in applied:
             applied.append(apply)
             apply(server)
-        server.log.info(f"Reloaded: {_shown(name, getattr(fresh, name))}")
+        server.context.log.info(f"Reloaded: {_shown(name, getattr(fresh, name))}")
     server.renew_info(notify="client_advertise" in changed)
-    server.log.info("Reloaded server configuration")
+    server.context.log.info("Reloaded server configuration")
 
 
 def _refused(server: Server, error: Exception) -> ConfigError:
     """Logs a refused reload and returns the exception to raise."""
     for line in str(error).splitlines():
-        server.log.error(f"Failed to reload server configuration: {line}")
+        server.context.log.error(f"Failed to reload server configuration: {line}")
     return error if isinstance(error, ConfigError) else ConfigError(str(error))
 
 
 def _check(server: Server, changed: list[str], fresh: ServerOptions) -> None:
     """Raises ConfigError, with a line per option, when a changed option needs a restart."""
-    before = server.options
+    before = server.context.options
     refused = [
         f"config reload not supported for {_change(name, getattr(before, name), getattr(fresh, name))}"
         for name in changed
@@ -112,7 +111,7 @@ def _check(server: Server, changed: list[str], fresh: ServerOptions) -> None:
     ]
     for name, check in _CHECK.items():
         if name in changed:
-            refused += check(getattr(server.options, name), getattr(fresh, name))
+            refused += check(getattr(server.context.options, name), getattr(fresh, name))
     if refused:
         raise ConfigError("\n".join(refused))
 
@@ -173,18 +172,19 @@ def _directive(name: str) -> str:
 
 
 def _authorization(server: Server) -> None:
-    account_setup.renew(server)
-    server.renew_login()
+    server.accounts.renew()
+    server.logins.renew()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
-    account_setup.close_excess(server)
+    server.accounts.close_excess()
     if server.jetstream is not None:
         server.jetstream.renew()
-    account_setup.remove_unconfigured(server)
+    server.accounts.remove_unconfigured()
 
 
 def _logging(server: Server) -> None:
-    logs.set_levels(server.log, debug=server.options.debug, trace=server.options.trace)
+    options = server.context.options
+    logs.set_levels(server.context.log, debug=options.debug, trace=options.trace)
     for session in server.sessions.values():
         session.trace_messages()
 
@@ -195,7 +195,7 @@ def _parsers(server: Server) -> None:
 
 
 def _connections(server: Server) -> None:
-    limit = server.options.max_connections
+    limit = server.context.options.max_connections
     if limit <= 0:
         return
     for session in tuple(server.sessions.values())[limit:]:
@@ -212,11 +212,11 @@ def _jetstream(server: Server) -> None:
 
 
 def _tokens(server: Server) -> None:
-    if server.operators is not None:
-        server.operators.reload()
+    if server.accounts.operators is not None:
+        server.accounts.operators.reload()
 
 
-# None: the option is read from server.options on every use.
+# None: the option is read from the context on every use.
 _APPLY: dict[str, Callable[[Server], None] | None] = {
     **dict.fromkeys(AUTHORIZATION, _authorization),
     "auth_timeout_ns": None,
@@ -272,13 +272,13 @@ def _websocket(server: Server, fresh: ServerOptions) -> Prepared:
 
 
 def _pid_file(server: Server, fresh: ServerOptions) -> Prepared:
-    before = server.options.pid_file
+    before = server.context.options.pid_file
     ports_file.write_pid(fresh.pid_file)
     return lambda: ports_file.remove(before), lambda: ports_file.remove(fresh.pid_file)
 
 
 def _ports_file(server: Server, fresh: ServerOptions) -> Prepared:
-    before = server.options.ports_file_dir
+    before = server.context.options.ports_file_dir
     server.write_ports(fresh.ports_file_dir)
     return lambda: ports_file.remove_ports(before), lambda: ports_file.remove_ports(fresh.ports_file_dir)
 

@@ -7,7 +7,7 @@
 The server runs in the event loop that starts it. Starting binds the client port last, when everything behind
 it works. Stopping closes connections first, then writes pending data, then closes the stores.
 
-Invariants: every session in `sessions` has an open socket; accounts are created on first use and remain.
+The parts take what they use: `ServerContext` and the registries of accounts and sessions, not the server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,32 +27,20 @@ from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.listener import Listener
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection
-from penstock.routing.account import Account
 from penstock.server import lame_duck, ports_file
-from penstock.server.accounts import account_setup
-from penstock.server.accounts.account_sessions import AccountSessions
-from penstock.server.auth.authenticator import GLOBAL_ACCOUNT, Authenticator, ConfiguredUsers
-from penstock.server.auth.passwords import Passwords
+from penstock.server.accounts.account_registry import AccountRegistry
+from penstock.server.auth.logins import Logins
 from penstock.server.config.option_checks import host_and_port
 from penstock.server.config.server_options import (
-    AccountJetStream,
-    AccountOptions,
     JetStreamOptions,
     ServerOptions,
 )
 from penstock.server.logging import logs
-from penstock.server.monitoring.server_counters import ClosedSession, ServerCounters
 from penstock.server.monitoring.system_service import SystemService
-from penstock.server.server_identity import (
-    API_LEVEL,
-    PROTOCOL,
-    RUNTIME,
-    VERSION,
-    new_curve_key,
-    new_server_id,
-    new_server_key,
-)
-from penstock.server.session import Session
+from penstock.server.server_context import ServerContext
+from penstock.server.server_identity import API_LEVEL, PROTOCOL, RUNTIME, VERSION
+from penstock.server.session import Session, SessionPorts
+from penstock.server.session_registry import SessionRegistry
 from penstock.server.tick import Tick
 
 if TYPE_CHECKING:
@@ -61,15 +48,11 @@ if TYPE_CHECKING:
 
     from penstock.net.proxy_layer import ProxyLayer
     from penstock.net.tls import TlsLayer
-    from penstock.server.accounts.service_requests import ServiceRequests
-    from penstock.server.auth.auth_callout import AuthCallout
-    from penstock.server.auth.operators import Operators
     from penstock.server.client_tls import Encryption
     from penstock.server.jetstream_service import JetStreamService
     from penstock.server.monitoring.monitor import Monitor
     from penstock.server.websocket_listener import Websockets
 
-CLOSED_SESSIONS_MAX = 10_000
 STOP_GRACE_S = 2.0
 
 
@@ -77,13 +60,14 @@ class Server:
     """A NATS server in the running event loop.
 
     Args:
-        options: all options; excludes the other arguments except `log`.
+        options: all options; excludes the other arguments except `log`, `listening` and `clock`.
         host: address to listen on.
         port: client port; -1 = any free port (see `server.port`).
         jetstream: True, or JetStream options.
         store_dir: directory of file streams. None = in memory, lost when the server stops.
         log: log output; default: Python's logger `penstock.server`.
         listening: sockets that already listen on the client address (penstock.net.sockets).
+        clock: returns ns since 1970.
         settings: any other field of `ServerOptions`.
 
     Raises:
@@ -100,33 +84,28 @@ class Server:
         store_dir: str | os.PathLike[str] | None = None,
         log: logs.Log | None = None,
         listening: list[socket.socket] | None = None,
+        clock: Callable[[], int] = time.time_ns,
         **settings: Any,
     ) -> None:
         if options is None:
             options = ServerOptions(
                 host=host, port=port, jetstream=_jetstream_options(jetstream, store_dir), **settings
             )
-        self.options = options
-        self.log = log or logs.Log(logs.to_logging, debug=options.debug, trace=options.trace)
-        self.clock: Callable[[], int] = time.time_ns
-        self.random: Callable[[], float] = _random
-        asks = options.auth_callout is not None or options.trusts_operators
-        self.key = new_server_key() if asks else None
-        self.curve_key = new_curve_key() if asks else None
-        self.server_id = new_server_id() if self.key is None else self.key.public
-        self.server_name = options.server_name or self.server_id
-        self.operators = self._open_operators()
-        self.passwords = Passwords()
-        self.authenticator = self.new_authenticator()
-        self.callout = self.new_callout()
-        self.accounts: dict[str, Account] = {}
+        log = log or logs.Log(logs.to_logging, debug=options.debug, trace=options.trace)
+        self.context = ServerContext(options, log, clock=clock)
+        self.sessions = SessionRegistry(options.max_closed_clients)
+        self.accounts = AccountRegistry(self.context, self.sessions)
+        self.logins = Logins(self.context, self.accounts)
         self.system = SystemService(self)
-        self.sessions: dict[int, Session] = {}
-        self.account_sessions = AccountSessions()
-        self.closed_sessions: deque[ClosedSession] = deque(
-            maxlen=options.max_closed_clients or CLOSED_SESSIONS_MAX
+        self._session_ports = SessionPorts(
+            self.context,
+            self.sessions,
+            self.accounts,
+            self.logins,
+            self.system,
+            self.info_line,
+            lambda: self.jetstream,
         )
-        self.totals = ServerCounters()
         self.started_ns = 0
         self.jetstream: JetStreamService | None = None
         self.monitor: Monitor | None = None
@@ -134,7 +113,6 @@ class Server:
         self.websockets: Websockets | None = None
         self.reload_from: Callable[[], Awaitable[None]] | None = None  # may raise ConfigError
         self.reloading = asyncio.Lock()
-        self.service_requests: ServiceRequests | None = None
         self.failed = False  # stopped, because the stored data is unreliable
         self._next_cid = 1
         self._listener: Listener | None = None
@@ -142,7 +120,6 @@ class Server:
         self._watch: BacklogWatch | None = None
         self._tick: Tick | None = None
         self._info: dict[str, Any] = {}
-        self._no_sessions = asyncio.Event()
         self._stopped = asyncio.Event()
         self._stopping = False
         self._leaving = False
@@ -161,17 +138,12 @@ class Server:
             raise ServerError("this server was started before; make a new one to start again")
         loop = asyncio.get_running_loop()
         options = self.options
-        self.started_ns = self.clock()
-        self._tick = Tick(loop, self.clock, self._on_engine_failure)
+        self.started_ns = self.context.clock()
+        self._tick = Tick(loop, self.context.clock, self._on_engine_failure)
         self._watch = BacklogWatch(
             loop, backlog_bounds(options), flush_all=self._tick.flush, trigger=self._tick.trigger
         )
-        self.account(GLOBAL_ACCOUNT)
-        if options.has_system_account:
-            self.account(options.system_account)
-        for account in options.accounts:
-            self.account(account.name)
-        account_setup.share(self)
+        self.accounts.open_configured()
         self.system.start()
         try:
             self.encryption = self.open_encryption()
@@ -185,7 +157,7 @@ class Server:
         except BaseException:
             await self.stop()
             raise
-        self.log.info("Server is ready")
+        self.context.log.info("Server is ready")
         if self.monitor is not None:
             self.monitor.start()
 
@@ -206,7 +178,7 @@ class Server:
         if self.websockets is not None:
             self.websockets.close()
         if self._tick is not None and self._listener is not None:
-            self.log.info("Initiating Shutdown...")
+            self.context.log.info("Initiating Shutdown...")
         if self.jetstream is not None:
             self.jetstream.end_pulls()
         self.system.shutting_down()
@@ -220,11 +192,8 @@ class Server:
         if self.jetstream is not None:
             self.jetstream.close()
         self.system.close()
-        self.passwords.close()
-        if self.operators is not None:
-            self.operators.close()
-        if self.service_requests is not None:
-            self.service_requests.close()
+        self.logins.close()
+        self.accounts.close()
         if self.monitor is not None:
             await self.monitor.stop()
         if self._watch is not None:
@@ -245,7 +214,7 @@ class Server:
         if self._leaving or self._stopping:
             return
         self._leaving = True
-        self.log.info("Entering lame duck mode, stop accepting new clients")
+        self.context.log.info("Entering lame duck mode, stop accepting new clients")
         self.system.lame_duck()
         if self._listener is not None:
             self._listener.close()
@@ -293,87 +262,22 @@ class Server:
         """How often publishers were paused because of a congested receiver."""
         return self._watch.stalls if self._watch is not None else 0
 
+    @property
+    def options(self) -> ServerOptions:
+        """The options in effect."""
+        return self.context.options
+
+    @property
+    def server_id(self) -> str:
+        """The server's id, as in INFO."""
+        return self.context.server_id
+
+    @property
+    def server_name(self) -> str:
+        """The server's name: that of the options, or the id."""
+        return self.context.server_name
+
     # -- for sessions
-
-    def account(self, name: str) -> Account:
-        """The account of that name; creates it on first use."""
-        account = self.accounts.get(name)
-        if account is None:
-            account = self.accounts[name] = Account(name)
-            account_setup.configure_account(self, account)
-            self.system.serve(account)
-        return account
-
-    def account_options(self, name: str) -> AccountOptions | None:
-        """The configuration of an account, from options or token; None for `$G` and other unconfigured
-        accounts."""
-        return self.options.account(name) if self.operators is None else self.operators.options_of(name)
-
-    def all_account_options(self) -> list[AccountOptions]:
-        """The configurations of all accounts from options and tokens."""
-        if self.operators is None:
-            return list(self.options.accounts)
-        return [known.options for known in self.operators.known.values()]
-
-    def jetstream_accounts(self) -> dict[str, AccountJetStream]:
-        """JetStream limits of the accounts that have JetStream."""
-        return (self.operators or self.options).jetstream_accounts()
-
-    def account_name(self, name: str) -> str:
-        """Display name of an account."""
-        return name if self.operators is None else self.operators.name_of(name)
-
-    def new_authenticator(self) -> Authenticator:
-        """An authenticator for the current options."""
-        return self.operators or ConfiguredUsers(self.options, passwords=self.passwords)
-
-    def new_callout(self) -> AuthCallout | None:
-        """An auth callout for the current options; None when none is configured."""
-        if self.options.auth_callout is None and self.operators is None:
-            return None
-        from penstock.server.auth.auth_callout import AuthCallout
-        from penstock.server.auth.callout_policies import ConfiguredPolicy, OperatorPolicy
-
-        if self.operators is not None:
-            return AuthCallout(self, OperatorPolicy(self.operators))
-        assert self.options.auth_callout is not None
-        names = {account.name for account in self.options.accounts}
-        system = {GLOBAL_ACCOUNT, self.options.system_account}
-        return AuthCallout(self, ConfiguredPolicy(self.options.auth_callout, frozenset(names | system)))
-
-    def admit(self, session: Session) -> bool:
-        """Registers a new session; False when max_connections is reached."""
-        limit = self.options.max_connections
-        if 0 < limit <= len(self.sessions):
-            self.log.error("maximum connections exceeded")
-            return False
-        self.sessions[session.cid] = session
-        self.totals.count_connection()
-        return True
-
-    def has_room(self, account: str, new_session: Session) -> bool:
-        """Whether the account may have one more connection."""
-        own = self.account_options(account)
-        if own is None or own.max_connections < 0:
-            return True
-        return not self.account_sessions.is_full(account, own.max_connections, new_session)
-
-    def session_closed(self, session: Session, reason: CloseReason) -> None:
-        """Removes a session whose socket is closed."""
-        if self.sessions.pop(session.cid, None) is None:
-            return
-        self.account_sessions.leave(session)
-        self.totals.add_session(session, reason)
-        self.system.disconnected(session, reason)
-        if reason.is_slow_consumer:
-            self.log.info(f"{session.name} - {reason}")
-        self.closed_sessions.append(ClosedSession.of(session, reason, self.clock()))
-        if not self.sessions:
-            self._no_sessions.set()
-
-    def count_stale(self) -> None:
-        """Counts a session that is closed because it does not answer pings."""
-        self.totals.count_stale()
 
     def info_line(self, session: Session, *, connect_info: bool = False, leaving: bool = False) -> bytes:
         """INFO for one client. `connect_info`: add the account, after CONNECT. `leaving`: add `ldm`, so that
@@ -398,17 +302,6 @@ class Server:
         return b"INFO " + msgspec.json.encode(info) + b" \r\n"
 
     # -- for a reload
-
-    def use_options(self, options: ServerOptions) -> None:
-        """Puts other options in effect. What was derived from them is renewed by its own methods."""
-        self.options = options
-
-    def renew_login(self) -> None:
-        """Checks logins by the current options from now on."""
-        self.authenticator = self.new_authenticator()
-        self.callout = self.new_callout()
-        if self.websockets is not None:
-            self.websockets.renew_authenticator()
 
     def prepared_encryption(self, options: ServerOptions) -> Callable[[], None]:
         """Returns a function that applies the TLS of these options to new handshakes, and closes clients
@@ -485,33 +378,16 @@ class Server:
             return behind_proxy(outer, session)
         return outer
 
-    def accept_websocket(self, given: dict[str, str], forwarded_for: str) -> ServerConnection:
+    def _accept_websocket(self, given: dict[str, str], forwarded_for: str) -> ServerConnection:
         """The connection of a WebSocket client after its handshake. `given`: fields of CONNECT that apply
         until the client sends them; `forwarded_for`: claimed client address, for log lines."""
         session = self._new_session(kind="websocket", forwarded_for=forwarded_for, given=given)
         return session.connection
 
-    def auth_timeout_ns_of(self, kind: str) -> int:
-        """Time limit for CONNECT of clients of this kind, ns."""
-        if kind == "websocket" and self.websockets is not None:
-            return self.websockets.auth_timeout_ns
-        return self.options.auth_timeout_ns
-
-    def ping_interval_ns_of(self, kind: str) -> int:
-        """Idle time after which clients of this kind are pinged, ns."""
-        websocket = self.options.websocket
-        own = websocket.ping_interval_ns if kind == "websocket" and websocket is not None else 0
-        return own or self.options.ping_interval_ns
-
-    def authenticator_of(self, kind: str) -> Authenticator:
-        """The authenticator of clients of kind "nats" or "websocket"."""
-        own = self.websockets.authenticator if kind == "websocket" and self.websockets is not None else None
-        return own or self.authenticator
-
     def _new_session(self, **about: Any) -> Session:
         assert self._tick is not None
         assert self._watch is not None
-        session = Session(self, self._next_cid, self._tick.dirty_sinks, self._watch, **about)
+        session = Session(self._session_ports, self._next_cid, self._tick.dirty_sinks, self._watch, **about)
         self._next_cid += 1
         return session
 
@@ -523,12 +399,14 @@ class Server:
         await listener.open(options.host, options.port, sockets=listening)
         self._listener = listener
         self._info = self._static_info(listener.port)
-        self.log.info(f"Listening for client connections on {_host_port(options.host, listener.port)}")
+        self.context.log.info(
+            f"Listening for client connections on {_host_port(options.host, listener.port)}"
+        )
         if options.proxy_protocol:
-            self.log.info("PROXY protocol enabled for client connections")
+            self.context.log.info("PROXY protocol enabled for client connections")
         if self.encryption is not None:
             need = "required" if self.encryption.required else "available"
-            self.log.info(f"TLS {need} for client connections")
+            self.context.log.info(f"TLS {need} for client connections")
 
     def _static_info(self, port: int) -> dict[str, Any]:
         options = self.options
@@ -544,9 +422,9 @@ class Server:
             "max_payload": options.max_payload,
             "api_lvl": API_LEVEL,
         }
-        if self.curve_key is not None:
-            info["xkey"] = self.curve_key.public
-        if self.authenticator.required:
+        if self.context.curve_key is not None:
+            info["xkey"] = self.context.curve_key.public
+        if self.logins.default.required:
             info["auth_required"] = True
         if self.encryption is not None:
             info |= self.encryption.info()
@@ -566,20 +444,14 @@ class Server:
             return
         from penstock.server.jetstream_service import JetStreamService
 
-        self.jetstream = JetStreamService(self, options, tick)
-
-    def _open_operators(self) -> Operators | None:
-        """The trusted operators. Raises ConfigError."""
-        if not self.options.trusts_operators:
-            return None
-        from penstock.server.auth.operators import Operators
-
-        return Operators(self)
+        self.jetstream = JetStreamService(self.context, self.accounts, options, tick)
 
     def _open_accounts(self) -> None:
         """Creates the accounts that must exist before the first client. Raises ConfigError."""
-        if self.operators is not None:
-            self.operators.start(self.jetstream.stored_accounts() if self.jetstream is not None else [])
+        if self.accounts.operators is not None:
+            self.accounts.operators.start(
+                self.jetstream.stored_accounts() if self.jetstream is not None else []
+            )
 
     def _open_monitor(self) -> None:
         options = self.options
@@ -591,29 +463,30 @@ class Server:
         tls = options.tls if options.https_port else None
         self.monitor = Monitor(self, options.http_host or options.host, max(0, port), tls)
         where = _host_port(self.monitor.host, self.monitor.port)
-        self.log.info(f"Starting {self.monitor.scheme} monitor on {where}")
+        self.context.log.info(f"Starting {self.monitor.scheme} monitor on {where}")
 
     async def _open_websockets(self) -> None:
         if self.options.websocket is not None:
             from penstock.server.websocket_listener import Websockets
 
             self._info = self._static_info(self.options.port)  # must be complete before the first client
-            self.websockets = Websockets(self, self.options.websocket)
+            self.websockets = Websockets(
+                self.context, self.logins, self.options.websocket, self._accept_websocket
+            )
             await self.websockets.open()
 
     async def _wait_for_sessions(self) -> None:
         """Waits until every socket has written its buffer; cuts off receivers that do not read."""
-        self._no_sessions.clear()
         try:
             async with asyncio.timeout(STOP_GRACE_S):
-                await self._no_sessions.wait()
+                await self.sessions.wait_empty()
         except TimeoutError:
             for session in tuple(self.sessions.values()):
                 session.connection.cut()
 
     def _on_engine_failure(self, error: BaseException) -> None:
         self.failed = True
-        self.log.fatal(f"JetStream stopped: {error!r}; what was acked is kept, the server shuts down")
+        self.context.log.fatal(f"JetStream stopped: {error!r}; what was acked is kept, the server shuts down")
         self._failure_stop = asyncio.get_running_loop().create_task(self.stop())
 
 
@@ -634,11 +507,6 @@ def connectable(host: str) -> str:
 
 def _host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _random() -> float:
-    """A coarse random number in [0, 1), to spread timers. (`random` costs start-up time.)"""
-    return os.urandom(1)[0] / 256
 
 
 def _jetstream_options(

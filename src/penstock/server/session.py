@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import structs
 
@@ -38,8 +38,13 @@ from penstock.server.connect_message import ConnectMessage, parse_connect
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
+    from penstock.server.accounts.account_registry import AccountRegistry
+    from penstock.server.auth.logins import Logins
     from penstock.server.auth.session_permissions import SessionPermissions
-    from penstock.server.server import Server
+    from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.monitoring.system_service import SystemService
+    from penstock.server.server_context import ServerContext
+    from penstock.server.session_registry import SessionRegistry
 
 FIRST_PING_S = 2.0
 FIRST_PING_JITTER = 0.2
@@ -59,11 +64,34 @@ class SessionState(Enum):
     CLOSED = "closed"
 
 
+class InfoLine(Protocol):
+    """Makes INFO for one client."""
+
+    def __call__(self, session: Session, *, connect_info: bool = False, leaving: bool = False) -> bytes:
+        """connect_info: add the account, after CONNECT. leaving: add `ldm`, so that the client reconnects
+        elsewhere."""
+
+
+class SessionPorts(NamedTuple):
+    """What a session uses of its server.
+
+    info_line: returns INFO for a session. jetstream: returns JetStream of the server, None without it.
+    """
+
+    context: ServerContext
+    sessions: SessionRegistry
+    accounts: AccountRegistry
+    logins: Logins
+    events: SystemService
+    info_line: InfoLine
+    jetstream: Callable[[], JetStreamService | None]
+
+
 class Session:
     """A client of the server.
 
     Args:
-        server: options, accounts, log, clock.
+        ports: what it uses of its server.
         cid: connection number, unique while the server runs.
         dirty_sinks: the sinks with output for the end of the tick.
         watch: observes connections whose receivers are slow.
@@ -75,7 +103,7 @@ class Session:
 
     def __init__(
         self,
-        server: Server,
+        ports: SessionPorts,
         cid: int,
         dirty_sinks: DirtyList,
         watch: BacklogWatch,
@@ -85,9 +113,14 @@ class Session:
         given: Mapping[str, str] | None = None,
         awaits_proxy: bool = False,
     ) -> None:
-        self.server = server
+        self.ports = ports
+        self.context = ports.context
+        self._sessions = ports.sessions
+        self._accounts = ports.accounts
+        self._logins = ports.logins
+        self._events = ports.events
         self.cid = cid
-        options = server.options
+        options = ports.context.options
         self.sink = ClientSink(dirty_sinks, self)
         self.ingress = Ingress(self.sink, parser=FrameParser(options.max_control_line, options.max_payload))
         self.connection = ServerConnection(self.ingress, watch, self, kind=kind, forwarded_for=forwarded_for)
@@ -99,9 +132,9 @@ class Session:
         self.proxy_key: str | None = None  # key of the client's proxy; "" = an untrusted proxy
         self.session_permissions: SessionPermissions | None = None
         self.subscriptions: dict[bytes, SinkSubscription] = {}
-        self.started_ns: int = server.clock()
-        self.last_activity_ns: int = self.started_ns
-        self.rtt_ns: int = 0
+        self.started_ns = self.context.clock()
+        self.last_activity_ns = self.started_ns
+        self.rtt_ns = 0
         self._ping_sent_ns = 0  # time of the unanswered PING
         self._last_ping_ns = 0
         self._pings_out = 0
@@ -111,7 +144,7 @@ class Session:
         self._auth_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self.name = ""  # prefix of log lines
-        self.traced = server.log.trace_on
+        self.traced = self.context.log.trace_on
         self.flush = self.connection.flush  # called at the end of a tick with output
         self._apply(self.options)
 
@@ -121,26 +154,28 @@ class Session:
         faults.contain(self._connected, self.fail)
 
     def _connected(self) -> None:
-        server = self.server
+        options, log = self.context.options, self.context.log
         self.name = log_name(self)
-        server.log.debug(f"{self.name} - Client connection created")
-        if self.authenticator.needs_nonce or server.options.trusted_proxies:
+        log.debug(f"{self.name} - Client connection created")
+        if self.authenticator.needs_nonce or options.trusted_proxies:
             self.nonce = new_nonce()
-        self.send(server.info_line(self))
-        if not server.admit(self):
+        self.send(self.ports.info_line(self))
+        if 0 < options.max_connections <= len(self._sessions):
+            log.error("maximum connections exceeded")
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
             return
+        self._sessions.add(self)
         if self.authenticator.required:
             self.ingress.parser.lock()  # until the client is authenticated
-            timeout_ns = server.auth_timeout_ns_of(self.connection.kind)
-            if server.options.tls is not None:
-                timeout_ns += server.options.tls.timeout_ns  # the handshake has its own time limit
+            timeout_ns = options.auth_timeout_ns_of(self.connection.kind)
+            if options.tls is not None:
+                timeout_ns += options.tls.timeout_ns  # the handshake has its own time limit
             self._set_auth_timeout(timeout_ns / 1e9)
         else:
             # Cookies are in `options` already and count as CONNECT fields, as in the official server.
             self._check(ConnectMessage(), self._welcome)
         # A client that has not sent CONNECT may not be ready for a PING, so the early PING waits for it.
-        self._ping_in(server.ping_interval_ns_of(self.connection.kind) / 1e9)
+        self._ping_in(options.ping_interval_ns_of(self.connection.kind) / 1e9)
 
     def _welcome(self, identity: Identity | None) -> None:
         """Opens a session that needs no CONNECT, unless the client must prove that it uses a proxy."""
@@ -156,7 +191,7 @@ class Session:
             before = self.name
             self.connection.set_peer(source)
             self.name = log_name(self)
-            self.server.log.debug(f"{before} - Client is {self.name}")
+            self.context.log.debug(f"{before} - Client is {self.name}")
 
     def control(self, op: int) -> None:
         """Processes input from a control frame on."""
@@ -178,17 +213,22 @@ class Session:
             op = process()
 
     def fell_behind(self) -> None:
-        self.server.totals.count_slow(self)
+        self._sessions.totals.count_slow(self)
         waiting = self.connection.pending_bytes()
-        self.server.log.info(f"{self.name} - Slow Consumer: write deadline exceeded, {waiting} bytes wait")
+        self.context.log.info(f"{self.name} - Slow Consumer: write deadline exceeded, {waiting} bytes wait")
 
     def closed(self, reason: CloseReason) -> None:
         for end in (self._shut, partial(self._notify_closed, reason), self._drop_subscriptions):
             faults.contain(end, self._end_failed)
 
     def _notify_closed(self, reason: CloseReason) -> None:
-        self.server.log.debug(f"{self.name} - Client connection closed: {reason}")
-        self.server.session_closed(self, reason)
+        context = self.context
+        context.log.debug(f"{self.name} - Client connection closed: {reason}")
+        if not self._sessions.remove(self, reason, context.clock()):
+            return
+        self._events.disconnected(self, reason)
+        if reason.is_slow_consumer:
+            context.log.info(f"{self.name} - {reason}")
 
     def fail(self, error: Exception, *_: object) -> None:
         """Contains an exception caused by this client's input: closes this connection only."""
@@ -223,11 +263,11 @@ class Session:
     def trace(self, text: str) -> None:
         """Logs a protocol line if tracing is on."""
         if self.traced:
-            self.server.log.trace(f"{self.name} - {text}")
+            self.context.log.trace(f"{self.name} - {text}")
 
     def trace_messages(self) -> None:
         """Starts or stops message tracing, according to log and options."""
-        self.traced, tracer = self.server.log.trace_on, None
+        self.traced, tracer = self.context.log.trace_on, None
         if self.traced:
             from penstock.server.logging.protocol_trace import message_tracer
 
@@ -246,7 +286,7 @@ class Session:
 
     def violation(self, text: str, reason: CloseReason = CloseReason.PROTOCOL_VIOLATION) -> None:
         """Closes without -ERR; logs the text."""
-        self.server.log.error(f"{self.name} - {text}")
+        self.context.log.error(f"{self.name} - {text}")
         self.close(reason)
 
     def authenticate_again(self) -> None:
@@ -256,9 +296,9 @@ class Session:
             self._check(self.options, self._authenticated_again)
 
     def _authenticated_again(self, identity: Identity | None) -> None:
-        server = self.server
-        if server.callout is not None and identity is not None:
-            identity = server.callout.let_in(identity)
+        callout = self._logins.callout
+        if callout is not None and identity is not None:
+            identity = callout.let_in(identity)
         if self._refuses_proxy(self.options.user, identity if self.identity is not None else None):
             return
         if self.identity is None:
@@ -290,7 +330,7 @@ class Session:
         if options.protocol not in (0, 1):
             self.refuse("invalid client protocol", CloseReason.BAD_CLIENT_PROTOCOL)
             return
-        if not self.server.options.header_support:
+        if not self.context.options.header_support:
             options = structs.replace(options, headers=False)  # both sides must support them
         if options.no_responders and not options.headers:
             self.refuse("no responders requires headers support", CloseReason.NO_RESPONDERS_REQUIRES_HEADERS)
@@ -301,12 +341,12 @@ class Session:
         if options.proxy_sig or self.proxy_key is not None:
             from penstock.server.auth.trusted_proxies import proven_key  # few clients come through proxies
 
-            self.proxy_key = proven_key(self.server.options, options, self.nonce)
+            self.proxy_key = proven_key(self.context.options, options, self.nonce)
             if self._refuses_proxy(options.user, None):
                 return
-        self.rtt_ns = max(1, self.server.clock() - self.started_ns)  # an estimate until the first PONG
-        first_ping_s = min(FIRST_PING_S, self.server.ping_interval_ns_of(self.connection.kind) / 1e9)
-        self._ping_in(first_ping_s * (1 + FIRST_PING_JITTER * self.server.random()))
+        self.rtt_ns = max(1, self.context.clock() - self.started_ns)  # an estimate until the first PONG
+        first_ping_s = min(FIRST_PING_S, self.context.options.ping_interval_ns_of(self.connection.kind) / 1e9)
+        self._ping_in(first_ping_s * (1 + FIRST_PING_JITTER * self.context.random()))
         self._check(options, lambda identity: self._checked(options, identity))
 
     def _refuses_proxy(self, user: str, identity: Identity | None) -> bool:
@@ -338,7 +378,7 @@ class Session:
         user = credentials.user if authenticator.has_user(credentials.user) else ""
         check = partial(authenticator.check, credentials)
         job = PasswordCheck(check, self._pause(decide), self._is_connected, self.fail)
-        self.server.passwords.run(job, host=self.connection.peer[0], user=user)
+        self._logins.passwords.run(job, host=self.connection.peer[0], user=user)
 
     def _set_auth_timeout(self, seconds: float) -> None:
         """Sets the time limit for authentication."""
@@ -368,7 +408,7 @@ class Session:
 
     def _checked(self, options: ConnectMessage, identity: Identity | None) -> None:
         """Continues after the check against the configuration; an auth callout may follow."""
-        callout = self.server.callout
+        callout = self._logins.callout
         service = callout.service(credentials_of(self, options), identity) if callout is not None else None
         if callout is not None and service is not None:
             if self._auth_timer is not None:
@@ -387,20 +427,20 @@ class Session:
             return
         if self._refuses_proxy(options.user, identity):
             return
-        if not self.server.has_room(identity.account, self):
-            self.server.log.error(f"{self.name} - maximum account active connections exceeded")
+        if not self._accounts.has_room(identity.account, self):
+            self.context.log.error(f"{self.name} - maximum account active connections exceeded")
             self.refuse("maximum account active connections exceeded", CloseReason.MAX_ACCOUNT_CONNECTIONS)
             return
         self._apply(options)
         self._identify(identity)
         self.name = log_name(self)
-        self.server.system.connected(self)
+        self._events.connected(self)
         self.ok()
 
     @property
     def authenticator(self) -> Authenticator:
         """The authenticator for this client."""
-        return self.server.authenticator_of(self.connection.kind)
+        return self._logins.authenticator_of(self.connection.kind)
 
     def _apply(self, options: ConnectMessage) -> None:
         """Passes CONNECT options to the compiled parts."""
@@ -422,7 +462,7 @@ class Session:
             self._auth_timer = None
         if self.identity is None or self.identity.account != identity.account:
             self._drop_subscriptions()  # of the previous account
-        self.server.account_sessions.move(self, identity.account)
+        self._sessions.move(self, identity.account)
         self.identity = identity
         self.ingress.parser.unlock()
         self.sink.forget_client_info()
@@ -431,7 +471,7 @@ class Session:
         self.update_limits()
         self._expire_at(identity.expires_ns)
         self.state = SessionState.OPEN
-        if self.server.log.trace_on:
+        if self.context.log.trace_on:
             self.trace_messages()
 
     def update_account(self) -> None:
@@ -440,13 +480,13 @@ class Session:
         if self.identity is None:
             return
         name = self.identity.account
-        account, own = self.server.account(name), self.server.account_options(name)
+        account, own = self._accounts.open(name), self._accounts.options_of(name)
         traces_parents = own is not None and own.trace is not None
         self.ingress.join(account.index, account.mapper, self._publish_traced, traces_parents)
 
     def update_limits(self) -> None:
         """Applies the current limits to frames that are not parsed yet."""
-        self.ingress.parser.set_limits(self.server.options.max_control_line, self.payload_limit())
+        self.ingress.parser.set_limits(self.context.options.max_control_line, self.payload_limit())
 
     def _publish_traced(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
         from penstock.server.monitoring.message_trace import publish_traced  # rarely needed
@@ -459,9 +499,9 @@ class Session:
 
     def payload_limit(self) -> int:
         """The lowest payload limit of server, account and user."""
-        identity, limits = self.identity, [self.server.options.max_payload]
+        identity, limits = self.identity, [self.context.options.max_payload]
         if identity is not None:
-            own = self.server.account_options(identity.account)
+            own = self._accounts.options_of(identity.account)
             limits += [identity.max_payload, own.max_payload if own is not None else -1]
         return min(limit for limit in limits if limit >= 0)
 
@@ -476,7 +516,7 @@ class Session:
             self._expiry_timer.cancel()
             self._expiry_timer = None
         if expires_ns:
-            delay_s = max(0.0, (expires_ns - self.server.clock()) / 1e9)
+            delay_s = max(0.0, (expires_ns - self.context.clock()) / 1e9)
             self._expiry_timer = self._call_later(delay_s, self._on_expired)
 
     def _on_expired(self) -> None:
@@ -514,10 +554,12 @@ class Session:
             subject, queue, sid
         ):
             return
-        tokens_max = self.server.options.max_sub_tokens
+        tokens_max = self.context.options.max_sub_tokens
         if 0 < tokens_max <= subject.count(b"."):
             shown = subject.decode("utf-8", "replace")
-            self.server.log.error(f"{self.name} - Subscription Violation Too Many Tokens - Subject {shown!r}")
+            self.context.log.error(
+                f"{self.name} - Subscription Violation Too Many Tokens - Subject {shown!r}"
+            )
             self.error(f'Permissions Violation for Subscription to "{shown}", too many tokens')
             return
         if sid in self.subscriptions:
@@ -525,7 +567,7 @@ class Session:
             return
         limit = self._subscriptions_max()
         if 0 <= limit <= len(self.subscriptions):
-            self.server.log.error(f"{self.name} - maximum subscriptions exceeded")
+            self.context.log.error(f"{self.name} - maximum subscriptions exceeded")
             self.error("maximum subscriptions exceeded")
             return
         try:
@@ -537,9 +579,9 @@ class Session:
 
     def _subscriptions_max(self) -> int:
         """The lowest subscription limit of server, account and user; -1 = no limit."""
-        identity, limits = self.identity, [self.server.options.max_subscriptions or -1]
+        identity, limits = self.identity, [self.context.options.max_subscriptions or -1]
         if identity is not None:
-            own = self.server.account_options(identity.account)
+            own = self._accounts.options_of(identity.account)
             limits += [identity.max_subscriptions, own.max_subscriptions if own is not None else -1]
         return min((limit for limit in limits if limit >= 0), default=-1)
 
@@ -580,13 +622,13 @@ class Session:
             # Clients of protocol 1 get their account and the API level with the first PONG.
             self._pong_sent = True
             if self.options.protocol >= 1:
-                self.send(self.server.info_line(self, connect_info=True))
+                self.send(self.ports.info_line(self, connect_info=True))
 
     def _on_pong(self, frame: PyFrame) -> None:
         self.trace("<<- [PONG]")
         self._pings_out = 0
         if self._ping_sent_ns:
-            self.rtt_ns = max(1, self.server.clock() - self._ping_sent_ns)
+            self.rtt_ns = max(1, self.context.clock() - self._ping_sent_ns)
             self.sink.forget_client_info()
             self._ping_sent_ns = 0
 
@@ -605,11 +647,11 @@ class Session:
             return
         error = self.ingress.parser.error
         if error == ParseError.ERROR_CONTROL_LINE:
-            self.server.log.error(f"{self.name} - maximum control line exceeded")
+            self.context.log.error(f"{self.name} - maximum control line exceeded")
             self.refuse("maximum control line exceeded", CloseReason.MAX_CONTROL_LINE)
         elif error == ParseError.ERROR_PAYLOAD:
             limit = self.max_payload
-            self.server.log.error(f"{self.name} - maximum payload exceeded: more than {limit} bytes")
+            self.context.log.error(f"{self.name} - maximum payload exceeded: more than {limit} bytes")
             self.refuse("Maximum Payload Violation", CloseReason.MAX_PAYLOAD)
         elif error == ParseError.ERROR_MALFORMED:
             self.violation("malformed arguments of a protocol line")
@@ -619,33 +661,33 @@ class Session:
     def _on_unexpected(self, op: int) -> None:
         """Unknown verb, or one that only servers send."""
         name = Op(op).name.removeprefix("OP_")
-        self.server.log.error(f"{self.name} - Client parser ERROR: {name}")
+        self.context.log.error(f"{self.name} - Client parser ERROR: {name}")
         self.refuse("Unknown Protocol Operation", CloseReason.PROTOCOL_VIOLATION)
 
     def _refuse_login(self, user: str, reason: CloseReason = CloseReason.AUTHENTICATION_FAILURE) -> None:
         if user and self.identity is None:
             self.options = structs.replace(self.options, user=user)  # for the AUTH.ERR event
         who = f' - User "{quoted_text(user)}"' if user else ""
-        self.server.log.error(f"{self.name} - authentication error{who}")
+        self.context.log.error(f"{self.name} - authentication error{who}")
         self.refuse("Authorization Violation", reason)
 
     # -- timers
 
     def _on_auth_timeout(self) -> None:
         self._auth_timer = None
-        self.server.log.error(f"{self.name} - authentication error")
+        self.context.log.error(f"{self.name} - authentication error")
         self.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
 
     def _on_ping_timer(self) -> None:
         """Pings an idle client, and an active one periodically. Closes a client that neither answers pings
         nor sends anything."""
-        now = self.server.clock()
+        now = self.context.clock()
         active = self.connection.take_activity()
         if active:
             self.last_activity_ns = now
             self._pings_out = 0
-        if self._pings_out >= self.server.options.ping_max:
-            self.server.count_stale()
+        if self._pings_out >= self.context.options.ping_max:
+            self._sessions.totals.count_stale()
             self.refuse("Stale Connection", CloseReason.STALE_CONNECTION)
             return
         if not active or not self._last_ping_ns or now - self._last_ping_ns > RTT_INTERVAL_NS:
@@ -653,7 +695,7 @@ class Session:
             self._ping_sent_ns = self._last_ping_ns = now
             self.trace("->> [PING]")
             self.send(PING)
-        self._ping_in(self.server.ping_interval_ns_of(self.connection.kind) / 1e9)
+        self._ping_in(self.context.options.ping_interval_ns_of(self.connection.kind) / 1e9)
 
     def _ping_in(self, delay_s: float) -> None:
         if self._ping_timer is not None:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, ServerError
 from penstock.net.listener import Listener
 from penstock.net.websocket import WebsocketLayer, WebsocketPolicy, origin_of
-from penstock.server.auth.authenticator import ConfiguredUsers
 from penstock.server.config.option_checks import NS
 from penstock.server.config.server_options import WebsocketOptions
 
 if TYPE_CHECKING:
     from penstock.net.server_connection import ServerConnection
-    from penstock.server.auth.authenticator import Authenticator
-    from penstock.server.server import Server
+    from penstock.server.auth.logins import Logins
+    from penstock.server.server_context import ServerContext
 
 _TLS_FIELDS = ("tls_required", "tls_available", "tls_verify")
 
@@ -25,20 +24,30 @@ class Websockets:
     """Accepts WebSocket clients of a server.
 
     Args:
-        server: creates the sessions.
+        context: options and log of the server.
+        logins: its users and those of the block.
         options: the block `websocket`.
+        accept: called with the fields of CONNECT that cookies give, and the claimed client address; returns
+            the connection of a new session.
 
     Raises:
         ConfigError: an invalid allowed origin.
     """
 
-    def __init__(self, server: Server, options: WebsocketOptions) -> None:
-        self._server = server
+    def __init__(
+        self,
+        context: ServerContext,
+        logins: Logins,
+        options: WebsocketOptions,
+        accept: Callable[[dict[str, str], str], ServerConnection],
+    ) -> None:
+        self._context = context
+        self._logins = logins
+        self._new_connection = accept
         self._options = options
         self._listener = Listener(self._accept)
         self._policy = _policy(options)
         self._renewal: asyncio.Task[None] | None = None
-        self.authenticator = self._new_authenticator()
 
     @property
     def port(self) -> int:
@@ -57,21 +66,6 @@ class Websockets:
     def scheme(self) -> str:
         return "ws" if self._options.tls is None else "wss"
 
-    @property
-    def auth_timeout_ns(self) -> int:
-        """Time limit for CONNECT of these clients, ns."""
-        return self._options.auth_timeout_ns or self._server.options.auth_timeout_ns
-
-    def renew_authenticator(self) -> None:
-        """Checks logins by the current options from now on."""
-        self.authenticator = self._new_authenticator()
-
-    def _new_authenticator(self) -> Authenticator | None:
-        """The block's own authenticator; None = the server's. With operators, always the server's."""
-        if not self._options.has_own_users or self._server.operators is not None:
-            return None
-        return ConfiguredUsers(self._server.options, self._options, self._server.passwords)
-
     async def open(self) -> None:
         """Binds and listens. Raises ServerError, or ConfigError for unreadable TLS files."""
         options, context = self._options, None
@@ -86,7 +80,7 @@ class Websockets:
                 f"can not listen on {options.host}:{options.port} for websocket clients: "
                 f"{error.strerror or error}; is it in use?"
             ) from error
-        log, host = self._server.log, f"[{options.host}]" if ":" in options.host else options.host
+        log, host = self._context.log, f"[{options.host}]" if ":" in options.host else options.host
         log.info(f"Listening for websocket clients on {self.scheme}://{host}:{self.port}")
         if context is None:
             log.warning("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
@@ -102,7 +96,6 @@ class Websockets:
 
         def commit() -> None:
             self._options, self._policy = options, policy
-            self.renew_authenticator()
             if context is not None:
                 self._renewal = asyncio.get_running_loop().create_task(self._listener.renew(context))
 
@@ -116,7 +109,8 @@ class Websockets:
         """INFO for these clients: with this listener's address, and without TLS, which is below the
         WebSocket."""
         own = {name: value for name, value in info.items() if name not in _TLS_FIELDS}
-        if self.authenticator is not None and self.authenticator.required:
+        authenticator = self._logins.websocket
+        if authenticator is not None and authenticator.required:
             own["auth_required"] = True
         return own | {"host": self._options.host, "port": self.port}
 
@@ -135,7 +129,7 @@ class Websockets:
         return {name: value for name, value in shown.items() if value}
 
     def _accept(self) -> WebsocketLayer:
-        return WebsocketLayer(self._connection, self._policy, self._server.log.error)
+        return WebsocketLayer(self._connection, self._policy, self._context.log.error)
 
     def _connection(self, cookies: dict[str, str], forwarded_for: str) -> ServerConnection:
         """The connection after the handshake. Cookies provide credentials unless CONNECT does."""
@@ -147,7 +141,7 @@ class Websockets:
             "auth_token": options.token_cookie,
         }
         given = {field: cookies[name] for field, name in names.items() if name and name in cookies}
-        return self._server.accept_websocket(given, forwarded_for)
+        return self._new_connection(given, forwarded_for)
 
 
 def _policy(options: WebsocketOptions) -> WebsocketPolicy:

@@ -114,7 +114,7 @@ def test_a_reload_closes_clients_whose_certificates_are_pinned_no_more(
         assert server.change(tls=replace(options, pinned_certs=frozenset((pinned,))))
         assert goes.rest() == b""
         stays.connect()
-    closed = server.embedded.server.closed_sessions
+    closed = server.embedded.server.sessions.closed
     assert CloseReason.TLS_HANDSHAKE_FAILURE in [one.reason for one in closed]
 
 

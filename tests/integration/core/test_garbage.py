@@ -90,7 +90,7 @@ def test_everything_the_garbage_subscribed_is_gone(server: EmbeddedServer, witne
         witness.ask(b"")
 
     async def subscriptions() -> set[bytes]:
-        index = server.server.account("$G").index
+        index = server.server.accounts["$G"].index
         return {s.subject for s in index.subscriptions() if not s.subject.startswith(b"$")}
 
     assert server.run(subscriptions()) == set()

@@ -25,7 +25,7 @@ def reasons(server: EmbeddedServer) -> list[str]:
     """Close reasons of the sessions that are gone, in order."""
 
     async def look() -> list[str]:
-        return [str(session.reason) for session in server.server.closed_sessions]
+        return [str(session.reason) for session in server.server.sessions.closed]
 
     return server.run(look())
 
@@ -266,7 +266,7 @@ def test_a_receiver_with_too_much_pending_is_closed_and_nobody_else(nats_server_
         assert b"-ERR" not in slow.rest()
 
     async def slow_consumers() -> int:
-        return server.server.totals.slow_consumers
+        return server.server.sessions.totals.slow_consumers
 
     assert server.run(slow_consumers()) == 1
 
@@ -315,7 +315,7 @@ def test_connections_that_go_leave_no_subscription_behind(nats_server_factory: F
     server = nats_server_factory()
 
     async def subscriptions() -> int:
-        return server.server.account("$G").index.count
+        return server.server.accounts["$G"].index.count
 
     before = server.run(subscriptions())
     wires = [Wire(server.port) for _ in range(200)]

@@ -200,7 +200,7 @@ async def test_a_header_that_does_not_come_ends_the_connection(
             await reader.readuntil(b"\r\n")
             assert await reader.read() == b""
         writer.close()
-        assert server.closed_sessions[0].reason is CloseReason.PROTOCOL_VIOLATION
+        assert server.sessions.closed[0].reason is CloseReason.PROTOCOL_VIOLATION
 
 
 async def test_a_proxy_that_leaves_before_its_header_is_closed() -> None:
@@ -209,6 +209,6 @@ async def test_a_proxy_that_leaves_before_its_header_is_closed() -> None:
         await reader.readuntil(b"\r\n")
         writer.close()
         async with asyncio.timeout(10):
-            while not server.closed_sessions:
+            while not server.sessions.closed:
                 await asyncio.sleep(0)
-        assert server.closed_sessions[0].reason is CloseReason.PROTOCOL_VIOLATION
+        assert server.sessions.closed[0].reason is CloseReason.PROTOCOL_VIOLATION

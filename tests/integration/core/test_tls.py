@@ -46,9 +46,9 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 async def closed_for(server: Server) -> CloseReason:
     """Why the first connection was closed, once it was."""
     async with asyncio.timeout(WAIT_S):
-        while not server.closed_sessions:
+        while not server.sessions.closed:
             await asyncio.sleep(0)
-    return server.closed_sessions[0].reason
+    return server.sessions.closed[0].reason
 
 
 @pytest.mark.parametrize("new_loop", LOOPS, ids=["asyncio", "uvloop"])

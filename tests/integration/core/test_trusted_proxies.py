@@ -168,13 +168,13 @@ def test_a_reload_closes_clients_of_proxies_that_are_trusted_no_more(reloading: 
     second.flush()
     with pytest.raises(ConnectionError):
         first.flush()
-    assert server.embedded.server.closed_sessions[-1].reason is CloseReason.PROXY_NOT_TRUSTED
+    assert server.embedded.server.sessions.closed[-1].reason is CloseReason.PROXY_NOT_TRUSTED
     direct = RawNats(server.port, user="free", **{"pass": "free"})
     assert server.change(users=(replace(users[0], proxy_required=True), users[1]))
     second.flush()
     with pytest.raises(ConnectionError):
         direct.flush()
-    assert server.embedded.server.closed_sessions[-1].reason is CloseReason.PROXY_REQUIRED
+    assert server.embedded.server.sessions.closed[-1].reason is CloseReason.PROXY_REQUIRED
 
 
 @pytest.mark.parametrize(

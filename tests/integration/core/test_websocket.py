@@ -119,9 +119,9 @@ async def opened(server: Server, *lines: str) -> Peer:
 
 async def closed_for(server: Server) -> CloseReason:
     async with asyncio.timeout(WAIT_S):
-        while not server.closed_sessions:
+        while not server.sessions.closed:
             await asyncio.sleep(0)
-    return server.closed_sessions[0].reason
+    return server.sessions.closed[0].reason
 
 
 def url_of(server: Server) -> str:

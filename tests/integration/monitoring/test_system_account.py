@@ -294,7 +294,8 @@ async def test_a_refused_login_is_told(either: Site) -> None:
 @pytest.mark.feature("core.lame-duck")
 async def test_lame_duck_mode_is_told(ours: Site) -> None:
     events = await listened(ours, "SERVER.<id>.LAMEDUCK")
-    ours.server.options = replace(ours.server.options, lame_duck_grace_period_ns=3_600_000_000_000)
+    patient = replace(ours.server.options, lame_duck_grace_period_ns=3_600_000_000_000)
+    ours.server.context.use_options(patient)
     leaving = asyncio.ensure_future(ours.server.lame_duck())
     assert (await next_of(events))["id"] == ours.server_id
     leaving.cancel()

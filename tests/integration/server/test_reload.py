@@ -203,7 +203,7 @@ def test_a_shorter_write_deadline_binds_a_receiver_that_is_behind(reloading: Mak
         for _ in range(20):
             wire.ask(b"PUB x 1000000\r\n" + bytes(1_000_000) + b"\r\n")
         assert server.change(write_deadline_ns=SECOND_NS // 20)
-        wait_until(lambda: server.embedded.server.totals.slow_consumers == 1, "the slow consumer")
+        wait_until(lambda: server.embedded.server.sessions.totals.slow_consumers == 1, "the slow consumer")
 
 
 def test_clients_are_told_a_new_address(reloading: Make) -> None:
@@ -416,7 +416,7 @@ def test_a_lower_max_pending_binds_receivers_that_are_connected(reloading: Make)
         assert server.change(max_pending=2_000_000, max_payload=1_000_000)
         for _ in range(20):
             wire.ask(b"PUB x 1000000\r\n" + bytes(1_000_000) + b"\r\n")
-        wait_until(lambda: server.embedded.server.totals.slow_consumers == 1, "the slow consumer")
+        wait_until(lambda: server.embedded.server.sessions.totals.slow_consumers == 1, "the slow consumer")
 
 
 # -- logging

@@ -19,12 +19,14 @@ from penstock.kernels.routing.account_imports import ReplyEnd
 from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
+from penstock.protocol.ids import NuidGenerator
 from penstock.routing.import_router import ImportRouter, Measure
 from penstock.routing.imports_exports import Latency, ServiceExport, ServiceImport, check
 from penstock.server.monitoring.system_service import describe_client
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
+    from penstock.server.accounts.account_registry import AccountRegistry
+    from penstock.server.server_context import ServerContext
     from penstock.server.session import Session
 
 LATENCY_TYPE = "io.nats.server.metric.v1.service_latency"
@@ -41,16 +43,19 @@ class ServiceRequests:
     """Imports and exports of a server's accounts.
 
     Args:
-        server: the server.
+        context: clock, log and the server's name.
+        accounts: the accounts of the server; this is their child.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, context: ServerContext, accounts: AccountRegistry) -> None:
+        self._context = context
+        self._accounts = accounts
+        self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         self._timer: asyncio.TimerHandle | None = None
         self._is_looking_up = False
         self._unknown: set[str] = set()
         self.import_router = ImportRouter(
-            clock=server.clock,
+            clock=context.clock,
             seed=lambda: int.from_bytes(os.urandom(8), "little"),
             describe=self._describe,
             chain=self._chain,
@@ -60,7 +65,7 @@ class ServiceRequests:
 
     def set_up(self) -> None:
         """Sets up the imports of the current options; creates missing accounts."""
-        server = self._server
+        accounts = self._accounts
         if self._is_looking_up:
             return  # called recursively while an imported account is resolved
         self._is_looking_up = True
@@ -68,34 +73,34 @@ class ServiceRequests:
             self._look_up_exporters()
         finally:
             self._is_looking_up = False
-        sharing = {own.name: own for own in server.all_account_options()}
+        sharing = {own.name: own for own in accounts.all_options()}
         wrong = {id(entry): text for entry, text in check(sharing)}
         for name, own in sharing.items():
             for entry in own.imports:
                 if id(entry) in wrong:
-                    server.log.debug(f"Account [{name}]: {wrong[id(entry)]}")
+                    self._context.log.debug(f"Account [{name}]: {wrong[id(entry)]}")
             sound = tuple(entry for entry in own.imports if id(entry) not in wrong)
             if len(sound) < len(own.imports):
                 sharing[name] = msgspec.structs.replace(own, imports=sound)
-        self.import_router.set_up({name: server.account(name) for name in sharing}, sharing)
+        self.import_router.set_up({name: accounts.open(name) for name in sharing}, sharing)
 
     def _look_up_exporters(self) -> None:
         """Resolves the accounts from which known accounts import."""
-        operators = self._server.operators
+        operators = self._accounts.operators
         if operators is None:
             return
         from penstock.server.auth.operators import Untrusted
 
         missing = {""}
         while missing:
-            wanted = {entry.account for own in self._server.all_account_options() for entry in own.imports}
+            wanted = {entry.account for own in self._accounts.all_options() for entry in own.imports}
             missing = wanted - operators.known.keys() - self._unknown
             for name in missing:
                 try:
                     operators.account(name)
                 except (Untrusted, ConfigError, MisuseError) as error:
                     self._unknown.add(name)
-                    self._server.log.debug(f"Account [{name}], which others import from: {error}")
+                    self._context.log.debug(f"Account [{name}], which others import from: {error}")
         self._unknown.clear()
 
     def close(self) -> None:
@@ -114,7 +119,7 @@ class ServiceRequests:
 
     def _on_time(self) -> None:
         self._timer = None
-        if self.import_router.expire(self._server.clock()):
+        if self.import_router.expire(self._context.clock()):
             self._watch()
 
     # -- request info
@@ -125,7 +130,7 @@ class ServiceRequests:
         if session is None or session.identity is None:
             return {}
         if share:
-            return describe_client(session) | {"server": self._server.server_name}
+            return describe_client(session) | {"server": self._context.server_name}
         brief: dict[str, Any] = {"acc": session.identity.account}
         if session.rtt_ns:
             brief["rtt"] = session.rtt_ns
@@ -145,7 +150,7 @@ class ServiceRequests:
             return self._describe(origin, share)
         about["svc"] = importer
         if share:
-            about["server"] = self._server.server_name
+            about["server"] = self._context.server_name
         return msgspec.json.encode(about)
 
     # -- latency
@@ -171,18 +176,17 @@ class ServiceRequests:
 
     def publish_measurement(self, account: str, latency: Latency, fields: dict[str, Any]) -> None:
         """Publishes a measurement in the exporting account."""
-        server = self._server
         page = {
             "type": LATENCY_TYPE,
-            "id": server.system.new_id(),
-            "timestamp": format_time(server.clock()),
+            "id": self._new_id(),
+            "timestamp": format_time(self._context.clock()),
             **fields,
         }
-        server.account(account).publish(latency.subject.encode(), msgspec.json.encode(page))
+        self._accounts.open(account).publish(latency.subject.encode(), msgspec.json.encode(page))
 
     @property
     def now(self) -> int:
-        return self._server.clock()
+        return self._context.clock()
 
 
 class ServiceRequest:

@@ -1,5 +1,6 @@
 """Authentication and authorization of clients.
 
+- `logins`: authenticators and auth callout for the options in effect.
 - `authenticator`, `passwords`: users of the options. `certificate_users`, `pinned_certs`: client
   certificates.
 - `operators`, `account_claims`, `activations`, `resolver`, `claims_service`: operator mode, with JWTs.

@@ -41,8 +41,9 @@ from penstock.server.config.option_checks import NS
 from penstock.server.server_identity import VERSION
 
 if TYPE_CHECKING:
+    from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.connect_message import ConnectMessage
-    from penstock.server.server import Server
+    from penstock.server.server_context import ServerContext
     from penstock.server.session import Session
 
 SUBJECT = "$SYS.REQ.USER.AUTH"
@@ -56,16 +57,18 @@ class AuthCallout:
     """Sends auth callout requests and checks the replies.
 
     Args:
-        server: accounts, clock and keys.
+        context: options, clock and keys.
+        accounts: the accounts in which services listen.
         policy: selects the service and checks its replies.
     """
 
-    def __init__(self, server: Server, policy: CalloutPolicy) -> None:
-        self._server = server
+    def __init__(self, context: ServerContext, accounts: AccountRegistry, policy: CalloutPolicy) -> None:
+        self._context = context
+        self._accounts = accounts
         self._policy = policy
-        assert server.key is not None  # exists if auth callout is configured
-        assert server.curve_key is not None
-        self._key, self._curve_key = server.key, server.curve_key
+        assert context.key is not None  # exists if auth callout is configured
+        assert context.curve_key is not None
+        self._key, self._curve_key = context.key, context.curve_key
         self._new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
 
     def service(self, credentials: Credentials, identity: Identity | None) -> CalloutService | None:
@@ -82,7 +85,7 @@ class AuthCallout:
 
     def ask(self, service: CalloutService, session: Session, given: ConnectMessage, decided: Decided) -> None:
         """Sends a request about a client. Calls `decided` once, with the reply or after the timeout."""
-        server, account = self._server, self._server.account(service.account)
+        context, account = self._context, self._accounts.open(service.account)
         user = KeyPair.from_bytes(Prefix.USER, os.urandom(32))
         reply = f"$SYS._INBOX.{self._new_id()}".encode()
         waiting = True
@@ -95,7 +98,7 @@ class AuthCallout:
             timer.cancel()
             account.unsubscribe(subscription)
             if why:
-                server.log.warning(f"{session.name} - {why}")
+                context.log.warning(f"{session.name} - {why}")
             loop.call_soon(decided, identity)  # a callback must not run while the reply is routed
 
         def answered(
@@ -109,7 +112,7 @@ class AuthCallout:
                 end(identity)
 
         loop = asyncio.get_running_loop()
-        timeout_s = server.options.auth_timeout_ns / NS
+        timeout_s = context.options.auth_timeout_ns / NS
         timer = loop.call_later(timeout_s, lambda: end(None, "auth callout: no answer in time"))
         subscription = account.subscribe_service(reply, answered)
         header, question = b"", self._question(service, session, given, user.public).encode()
@@ -122,7 +125,7 @@ class AuthCallout:
     # -- request
 
     def _question(self, service: CalloutService, session: Session, given: ConnectMessage, user: str) -> str:
-        server = self._server
+        context = self._context
         host, _ = session.connection.peer
         about: dict[str, Any] = {
             "host": host,
@@ -144,12 +147,12 @@ class AuthCallout:
             "lang": given.lang,
             "version": given.version,
         }
-        now_s = server.clock() // NS
+        now_s = context.clock() // NS
         body: dict[str, Any] = {
             "server_id": {
-                "name": server.server_name,
-                "host": server.options.host,
-                "id": server.server_id,
+                "name": context.server_name,
+                "host": context.options.host,
+                "id": context.server_id,
                 "version": VERSION,
             },
             "user_nkey": user,
@@ -166,7 +169,7 @@ class AuthCallout:
         claims = GenericClaims(
             audience=AUDIENCE,
             subject=service.subject,
-            expires=now_s + max(1, server.options.auth_timeout_ns // NS),
+            expires=now_s + max(1, context.options.auth_timeout_ns // NS),
             nats=body,
         )
         return encode(claims, self._key, now_s=now_s)
@@ -187,14 +190,14 @@ class AuthCallout:
             raise MisuseError("the authorization response is not signed by an account")
         if answer.subject != expected:
             raise MisuseError("auth callout violation: auth callout response is not for expected user")
-        if answer.audience != self._server.server_id:
+        if answer.audience != self._context.server_id:
             raise MisuseError("auth callout violation: auth callout response is not for server")
         if not is_sealed:  # encryption authenticates the service
             self._policy.check_signer(service, answer)
         if answer.nats.get("error"):
             raise MisuseError(f"auth callout service returned an error: {answer.nats['error']}")
         user = decode_user(str(answer.nats.get("jwt", "")))
-        now_s = self._server.clock() // NS
+        now_s = self._context.clock() // NS
         problem = next(iter((*user.problems(), *answer.problems())), "")
         problem = problem or user.time_problem(now_s) or answer.time_problem(now_s)
         if problem:
@@ -209,7 +212,7 @@ class AuthCallout:
             raise MisuseError("authorized user using invalid connection type")
         expires_ns = user.expires * NS
         if placement.limits.times:
-            ends_ns = self._server.clock() + time_left_ns(placement.limits, self._server.clock())
+            ends_ns = self._context.clock() + time_left_ns(placement.limits, self._context.clock())
             expires_ns = min(expires_ns or ends_ns, ends_ns)
         permissions = permissions_of(placement.limits)
         identity = Identity(

@@ -30,7 +30,7 @@ from penstock.server.auth.operators import Operators, Untrusted
 
 if TYPE_CHECKING:
     from penstock.routing.account import Account
-    from penstock.server.server import Server
+    from penstock.server.server_context import ServerContext
 
 _UPDATED = {"memory": "jwt updated", "full": "jwt updated", "cache": "jwt updated cache"}
 
@@ -39,15 +39,19 @@ class ClaimsService:
     """Serves these requests in the system account of a server with operators.
 
     Args:
-        server: has a system account.
+        context: options with a system account.
         operators: has the resolver.
+        describe: returns the `server` object of replies.
     """
 
-    def __init__(self, server: Server, operators: Operators) -> None:
-        self._server = server
+    def __init__(
+        self, context: ServerContext, operators: Operators, describe: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._context = context
         self._operators = operators
-        assert server.options.resolver is not None
-        self._options = server.options.resolver
+        self._describe = describe
+        assert context.options.resolver is not None
+        self._options = context.options.resolver
         self._kind = self._options.type
 
     def serve(self, account: Account) -> None:
@@ -115,13 +119,13 @@ class ClaimsService:
         if self._kind == "memory":
             operators.update(account, token)
             return _UPDATED[self._kind]
-        operators.resolver.store(account, token, self._server.clock())
+        operators.resolver.store(account, token, self._context.clock())
         if account in operators.known:
             try:
                 operators.update(account, token)
             except (Untrusted, ConfigError, MisuseError) as error:
                 # The stored token stays, as in the official server; the account keeps its previous state.
-                self._server.log.error(
+                self._context.log.error(
                     f'DirResolver - Update for account "{account}" resulted in error {error}'
                 )
         return _UPDATED[self._kind]
@@ -134,7 +138,7 @@ class ClaimsService:
         try:
             token = self._operators.resolver.fetch(subject.split(".")[3])
         except (OSError, UnicodeDecodeError) as error:
-            self._server.log.error(f"DirResolver - Error looking up account {subject}: {error}")
+            self._context.log.error(f"DirResolver - Error looking up account {subject}: {error}")
             return
         self._publish(reply, (token or "").encode())
 
@@ -191,28 +195,28 @@ class ClaimsService:
         for name in names:
             if not isinstance(name, str) or not is_public(name, Prefix.ACCOUNT):
                 raise MisuseError("malformed request")
-            if name == self._server.options.system_account:
+            if name == self._context.options.system_account:
                 raise MisuseError("not allowed to delete system account")
         return names
 
     def _expire(self) -> None:
-        self._operators.resolver.expire(self._server.clock())
+        self._operators.resolver.expire(self._context.clock())
 
     # -- replies
 
     def _confirm(self, reply: bytes, message: str, account: str) -> None:
-        self._server.log.debug(f"{message} - {account}" if account else message)
+        self._context.log.debug(f"{message} - {account}" if account else message)
         data = {"account": account, "code": 200, "message": message}
         self._answer(reply, {"data": {name: value for name, value in data.items() if value != ""}})
 
     def _refuse(self, reply: bytes, account: str, message: str, error: Exception) -> None:
-        self._server.log.error(" - ".join(part for part in (message, account, str(error)) if part))
+        self._context.log.error(" - ".join(part for part in (message, account, str(error)) if part))
         fields = {"account": account, "code": 500, "description": f"{message} - {error}"}
         self._answer(reply, {"error": {name: value for name, value in fields.items() if value != ""}})
 
     def _answer(self, reply: bytes, page: dict[str, Any]) -> None:
         if reply:
-            self._publish(reply, msgspec.json.encode({"server": self._server.system.describe(), **page}))
+            self._publish(reply, msgspec.json.encode({"server": self._describe(), **page}))
 
 
 class _Invalid(MisuseError):

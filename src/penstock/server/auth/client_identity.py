@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def credentials_of(session: Session, given: ConnectMessage) -> Credentials:
     """The credentials of a CONNECT, completed by the connection's."""
     connection, is_websocket = session.connection, session.connection.kind == "websocket"
-    options = session.server.options
+    options = session.context.options
     tls = options.tls
     if is_websocket:
         tls = options.websocket.tls if options.websocket is not None else None

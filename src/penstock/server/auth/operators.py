@@ -39,7 +39,6 @@ from penstock.protocol.jwt import decode_account, decode_operator, decode_user
 from penstock.protocol.nkeys import Prefix, is_public
 from penstock.protocol.user_templates import fill
 from penstock.routing.permissions import Permissions
-from penstock.server.accounts.account_setup import reconfigure_account, share
 from penstock.server.auth import activations
 from penstock.server.auth.account_claims import account_options, connection_types_of, permissions_of
 from penstock.server.auth.authenticator import Credentials, Identity, is_signed
@@ -54,8 +53,9 @@ from penstock.server.config.server_options import (
 from penstock.server.server_identity import VERSION
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
-    from penstock.server.session import Session
+    from penstock.server.accounts.account_registry import AccountRegistry
+    from penstock.server.server_context import ServerContext
+    from penstock.server.session_registry import SessionRegistry
 
 
 class Untrusted(MisuseError):
@@ -116,7 +116,9 @@ class Operators:
     """Authenticates by tokens and keeps the known accounts.
 
     Args:
-        server: options with operators.
+        context: options with operators.
+        accounts: the accounts of the server; this is their child.
+        sessions: the clients of the accounts.
 
     Raises:
         ConfigError: the resolver's directory is unusable.
@@ -125,9 +127,11 @@ class Operators:
     required = True
     needs_nonce = True
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        options = server.options
+    def __init__(self, context: ServerContext, accounts: AccountRegistry, sessions: SessionRegistry) -> None:
+        self._context = context
+        self._accounts = accounts
+        self._sessions = sessions
+        options = context.options
         claims = [decode_operator(token) for token in options.operators]
         self._trusted = {key for one in claims for key in one.trusted_keys()} | set(options.trusted_keys)
         self._strict = {key for one in claims if one.nats.strict_signing_key_usage
@@ -135,9 +139,9 @@ class Operators:
         self._root = claims[0].subject if claims else ""
         self.root_keys = frozenset(claims[0].trusted_keys()) if claims else frozenset()
         assert options.resolver is not None  # ensured by `check`
-        self.resolver = resolver_of(options.resolver, server.clock())
+        self.resolver = resolver_of(options.resolver, context.clock())
         for account, token in options.resolver_preload:
-            self.resolver.store(account, token, server.clock())
+            self.resolver.store(account, token, context.clock())
         self.known: dict[str, KnownAccount] = {}
 
     def start(self, stored: list[str]) -> None:
@@ -145,7 +149,7 @@ class Operators:
 
         Raises ConfigError when the configured system account cannot be resolved.
         """
-        system = self._server.options.system_account
+        system = self._context.options.system_account
         if system != SYSTEM_ACCOUNT:
             try:
                 self.account(system)
@@ -155,7 +159,7 @@ class Operators:
             try:
                 self.account(name)
             except Untrusted as refused:
-                self._server.log.warning(f"Account [{name}] has streams, and is not known: {refused}")
+                self._context.log.warning(f"Account [{name}] has streams, and is not known: {refused}")
 
     def close(self) -> None:
         """Cancels all timers."""
@@ -168,7 +172,7 @@ class Operators:
         try:
             return self._identity(credentials)
         except (Untrusted, MisuseError, ConfigError) as refused:
-            self._server.log.debug(f"{credentials.host} - authentication by token: {refused}")
+            self._context.log.debug(f"{credentials.host} - authentication by token: {refused}")
             return None
 
     def is_slow(self, credentials: Credentials) -> bool:
@@ -179,11 +183,11 @@ class Operators:
 
     def _identity(self, credentials: Credentials) -> Identity:
         user = self._shown(credentials)
-        now_ns = self._server.clock()
+        now_ns = self._context.clock()
         problem = next(iter(user.problems()), "") or user.time_problem(now_ns // NS)
         if problem:
             raise Untrusted(f"User JWT no longer valid: {problem}")
-        options = self._server.options
+        options = self._context.options
         pinned = options.resolver_pinned_accounts
         if pinned and user.account not in pinned | {options.system_account}:
             raise Untrusted(f"Account {user.account} not listed as operator pinned account")
@@ -217,7 +221,7 @@ class Operators:
 
     def token_of(self, credentials: Credentials) -> str:
         """The client's token; the sentinel's token when the client provides none."""
-        sentinel = self._server.options.default_sentinel
+        sentinel = self._context.options.default_sentinel
         if not sentinel:
             return credentials.jwt
         try:
@@ -257,7 +261,7 @@ class Operators:
         known = self._stub(name) if token is None else self._read(name, token)
         self._adopt(known)
         if known.options.imports or self._is_imported(name):
-            share(self._server)
+            self._accounts.share()
         return known
 
     def _is_imported(self, name: str) -> bool:
@@ -291,7 +295,7 @@ class Operators:
         for other in self.known.values():
             if any(one.account == name and one.token for one in other.claims.nats.imports):
                 self._renew_activations(other)
-        reconfigure_account(self._server, name)
+        self._accounts.reconfigure(name)
         self._update_sessions(before, fresh)
 
     def remove(self, name: str) -> None:
@@ -301,27 +305,26 @@ class Operators:
             return
         self._expire(known)
         known.stop_timers()
-        if self._server.jetstream is not None:
-            self._server.jetstream.configure(name, None)
+        self._accounts.limits_changed(name, None)
         del self.known[name]
-        share(self._server)
+        self._accounts.share()
 
     def reload(self) -> None:
         """Applies changed preloaded tokens to known accounts."""
-        for account, token in self._server.options.resolver_preload:
-            self.resolver.store(account, token, self._server.clock())
+        for account, token in self._context.options.resolver_preload:
+            self.resolver.store(account, token, self._context.clock())
             if account in self.known:
                 try:
                     self.update(account, token)
                 except (Untrusted, ConfigError, MisuseError) as refused:
-                    self._server.log.error(f"Account [{account}] keeps its token: {refused}")
+                    self._context.log.error(f"Account [{account}] keeps its token: {refused}")
 
     def verified(self, token: str) -> AccountClaims:
         """The claims of a valid account token signed by an operator. Raises Untrusted, MisuseError."""
         claims = decode_account(token)
         if claims.issuer not in self._trusted:
             raise Untrusted("account validation failed: not signed by a trusted operator")
-        problem = next(iter(claims.problems()), "") or claims.time_problem(self._server.clock() // NS)
+        problem = next(iter(claims.problems()), "") or claims.time_problem(self._context.clock() // NS)
         if problem:
             raise Untrusted(f"account validation failed: {problem}")
         return claims
@@ -354,32 +357,30 @@ class Operators:
             options=self._options(claims),
             default_permissions=permissions_of(claims.nats.default_permissions),
             signing_keys=signing_keys,
-            updated_ns=self._server.clock(),
+            updated_ns=self._context.clock(),
         )
 
     def _stub(self, name: str) -> KnownAccount:
         """A system account for a directory that does not have its token yet, so that tokens can be stored."""
-        if name != self._server.options.system_account or isinstance(self.resolver, MemoryResolver):
+        if name != self._context.options.system_account or isinstance(self.resolver, MemoryResolver):
             raise Untrusted(f"account {name} is not in the resolver")
-        self._server.log.info("Using bootstrapping system account")
+        self._context.log.info("Using bootstrapping system account")
         return KnownAccount(
             claims=AccountClaims(subject=name, name=name),
             token="",
             options=AccountOptions(name=name),
             default_permissions=None,
             signing_keys={name: None},
-            updated_ns=self._server.clock(),
+            updated_ns=self._context.clock(),
         )
 
     def _adopt(self, known: KnownAccount) -> None:
         """Replaces the account's state by this one."""
-        server = self._server
         self.known[known.name] = known
-        server.account(known.name)
-        if server.jetstream is not None:
-            server.jetstream.configure(known.name, known.options.jetstream)
+        self._accounts.open(known.name)
+        self._accounts.limits_changed(known.name, known.options.jetstream)
         if known.claims.expires:
-            known.expire_in(known.claims.expires - server.clock() / NS, self._expire)
+            known.expire_in(known.claims.expires - self._context.clock() / NS, self._expire)
         self._watch_activations(known)
 
     def _options(self, claims: AccountClaims) -> AccountOptions:
@@ -397,7 +398,9 @@ class Operators:
                 exporter = self.verified(token) if token is not None else None
             except (MisuseError, Untrusted):
                 return False
-        return exporter is not None and activations.holds(importer, one, exporter, self._server.clock() // NS)
+        return exporter is not None and activations.holds(
+            importer, one, exporter, self._context.clock() // NS
+        )
 
     def _renew_activations(self, known: KnownAccount) -> None:
         """Applies activations that have begun or ended to the account's imports."""
@@ -405,30 +408,25 @@ class Operators:
         self._watch_activations(known)
 
     def _watch_activations(self, known: KnownAccount) -> None:
-        now_ns = self._server.clock()
+        now_ns = self._context.clock()
         at_s = activations.next_change(known.claims, now_ns // NS)
         known.recheck_in(at_s - now_ns / NS if at_s else None, self._on_activation_time)
 
     def _on_activation_time(self, known: KnownAccount) -> None:
         self._renew_activations(known)
-        share(self._server)
+        self._accounts.share()
 
     # -- connected clients
 
-    def _sessions(self, name: str) -> list[Session]:
-        """The clients of an account, oldest first."""
-        return [session for session in self._server.sessions.values()
-                if session.identity is not None and session.identity.account == name]  # fmt: skip
-
     def _expire(self, known: KnownAccount) -> None:
         known.expire()
-        for session in self._sessions(known.name):
+        for session in self._sessions.of_account(known.name):
             session.refuse("Account Authentication Expired", CloseReason.AUTHENTICATION_EXPIRED)
 
     def _update_sessions(self, before: KnownAccount, fresh: KnownAccount) -> None:
         """Closes or updates clients according to the new token of their account."""
         room = fresh.options.max_connections
-        for session in self._sessions(fresh.name):
+        for session in self._sessions.of_account(fresh.name):
             identity = session.identity
             claims = identity.claims if identity is not None else None
             if room == 0:

@@ -51,7 +51,7 @@ class SessionPermissions:
         if self._rules.may_publish(subject):
             return ALLOWED
         session = self._session
-        if self._grants is not None and self._grants.use(subject, session.server.clock()):
+        if self._grants is not None and self._grants.use(subject, session.context.clock()):
             return ALLOWED_ONCE
         name = _shown(subject)
         self._log(f'Publish Violation - User "{session.user}", Subject "{name}"')
@@ -97,10 +97,10 @@ class SessionPermissions:
 
     def _on_reply(self, reply: bytes) -> None:
         assert self._grants is not None
-        self._grants.grant(reply, self._session.server.clock())
+        self._grants.grant(reply, self._session.context.clock())
 
     def _log(self, text: str) -> None:
-        self._session.server.log.error(f"{self._session.name} - {text}")
+        self._session.context.log.error(f"{self._session.name} - {text}")
 
 
 def _shown(word: bytes) -> str:

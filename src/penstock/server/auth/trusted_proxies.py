@@ -41,7 +41,7 @@ def proven_key(options: ServerOptions, connect: ConnectMessage, nonce: str) -> s
 def refusal(session: Session, identity: Identity | None) -> CloseReason | None:
     """Why the client may not use this identity, as far as proxies are concerned; None = it may."""
     key = session.proxy_key
-    if key is not None and key not in session.server.options.trusted_proxies:
+    if key is not None and key not in session.context.options.trusted_proxies:
         return CloseReason.PROXY_NOT_TRUSTED
     if identity is not None and identity.proxy_required and key is None:
         return CloseReason.PROXY_REQUIRED

@@ -437,6 +437,16 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         """Whether users authenticate by JWT."""
         return bool(self.operators or self.trusted_keys)
 
+    def auth_timeout_ns_of(self, kind: str) -> int:
+        """Time limit for CONNECT of clients of kind "nats" or "websocket", ns."""
+        own = self.websocket.auth_timeout_ns if kind == "websocket" and self.websocket is not None else 0
+        return own or self.auth_timeout_ns
+
+    def ping_interval_ns_of(self, kind: str) -> int:
+        """Idle time after which clients of this kind are pinged, ns."""
+        own = self.websocket.ping_interval_ns if kind == "websocket" and self.websocket is not None else 0
+        return own or self.ping_interval_ns
+
     def jetstream_accounts(self) -> dict[str, AccountJetStream]:
         """JetStream limits by account: of `$G` when there are no other accounts, else of accounts that have
         them."""

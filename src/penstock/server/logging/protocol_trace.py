@@ -30,7 +30,7 @@ _ESCAPES = {
 
 def message_tracer(session: Session) -> Tracer:
     """A tracer that logs the session's messages."""
-    options, trace = session.server.options, session.server.log.trace
+    options, trace = session.context.options, session.context.log.trace
     headers_only, length_max = options.trace_headers, options.max_traced_msg_len
 
     def trace_message(

@@ -88,7 +88,7 @@ def publish_traced(session: Session, subject: bytes, reply: bytes, header: bytes
         why = f"destination {dest[0]!r} is not valid, won't be able to trace events"
     else:
         return _begin(session, message, TraceRequest(fields, dest[0], only))
-    session.server.log.error(f"{session.name} - Message trace: {why}")
+    session.context.log.error(f"{session.name} - Message trace: {why}")
     return 0 if only else _route(session, message, None)
 
 
@@ -105,7 +105,7 @@ def trace_of(session: Session) -> MessageTrace | None:
     """The `traceparent` setting of the session's account; None when it has none."""
     if session.identity is None:
         return None
-    own = session.server.account_options(session.identity.account)
+    own = session.ports.accounts.options_of(session.identity.account)
     return own.trace if own is not None else None
 
 
@@ -187,7 +187,9 @@ class PublishTrace:
 
     def __init__(self, session: Session, message: TracedPublish, wanted: TraceRequest) -> None:
         assert session.identity is not None
-        self._server = session.server
+        self._context = session.context
+        self._ports = session.ports
+        self._accounts = session.ports.accounts
         self._account = session.identity.account
         self._wanted = wanted
         self._size = len(message.header) + len(message.payload)
@@ -197,13 +199,13 @@ class PublishTrace:
             kind=_CLIENT,
             cid=session.cid,
             **_named(session),
-            acc=self._server.account_name(self._account),
+            acc=self._accounts.shown_name(self._account),
             subj=_text(message.subject),
         )
         self._events = [self._ingress]
 
     def _event(self, step: str, **fields: Any) -> dict[str, Any]:
-        return {"type": step, "ts": format_time(self._server.clock()), **fields}
+        return {"type": step, "ts": format_time(self._context.clock()), **fields}
 
     # -- steps
 
@@ -222,7 +224,7 @@ class PublishTrace:
         event = self._event("eg", kind=_CLIENT, cid=session.cid, **_named(session))
         account = session.identity.account if session.identity is not None else self._account
         if account != self._account:
-            event["acc"] = self._server.account_name(account)
+            event["acc"] = self._accounts.shown_name(account)
         event["sub"] = _text(shown.subject)
         if shown.queue:
             event["queue"] = _text(shown.queue)
@@ -237,20 +239,20 @@ class PublishTrace:
             account = session.identity.account
         else:
             account = self._account_of(lambda index: sub in index.subscriptions())
-        self._events.append(self._event("se", acc=self._server.account_name(account), to=_text(to)))
+        self._events.append(self._event("se", acc=self._accounts.shown_name(account), to=_text(to)))
 
     def service_import(self, index: SubscriptionIndex, subject: bytes, to: bytes) -> None:
         """Routing into the account of this index, as a request to an imported service, or its reply."""
         account = self._account_of(lambda other: other is index)
-        event = self._event("si", acc=self._server.account_name(account))
+        event = self._event("si", acc=self._accounts.shown_name(account))
         self._events.append({**event, "from": _text(subject), "to": _text(to)})
 
     def service(self, subject: bytes) -> bool:
         """A service of the server itself, in the system account. Other accounts import from it."""
-        system = self._server.options.system_account
+        system = self._context.options.system_account
         if self._account == system:
             return True
-        event = self._event("si", acc=self._server.account_name(system))
+        event = self._event("si", acc=self._accounts.shown_name(system))
         to = _text(subject)
         for own, its in ((".REQ.USER.INFO", f".REQ.USER.{self._account}.INFO"),
                          (".REQ.ACCOUNT.PING.", f".REQ.ACCOUNT.{self._account}.")):  # fmt: skip
@@ -262,12 +264,12 @@ class PublishTrace:
         self, stream: StreamReplica, subject: bytes, reply: bytes, header: bytes, payload: bytes
     ) -> bool:
         """A stream stores or refuses the message."""
-        service = self._server.jetstream
+        service = self._ports.jetstream()
         engine = next((e for e in service.running.values() if e.streams.get(stream.name) is stream), None) \
             if service is not None else None  # fmt: skip
         if engine is not None:
             engine.may_answer()  # applies earlier publishes first
-        now = self._server.clock()
+        now = self._context.clock()
         decision = preview(stream, subject, reply, header, payload, now, dry=self.only)
         event = self._event("js", stream=stream.name)
         if decision.subject:
@@ -284,21 +286,20 @@ class PublishTrace:
         return False
 
     def _account_of(self, is_its: Callable[[SubscriptionIndex], bool]) -> str:
-        accounts = self._server.accounts
-        return next((name for name, account in accounts.items() if is_its(account.index)), "")
+        return next((name for name, account in self._accounts.items() if is_its(account.index)), "")
 
     # -- out
 
     def send(self) -> None:
         """Publishes the trace."""
         page = {
-            "server": self._server.system.describe(),
+            "server": self._ports.events.describe(),
             "request": {"header": self._wanted.fields, "msgsize": self._size},
             "events": self._events,
         }
         body, encoding = _encoded(msgspec.json.encode(page), self._wanted.fields)
         header = headers.with_value(b"", "Content-Encoding", encoding) if encoding else b""
-        account = self._server.account(self._account)
+        account = self._accounts.open(self._account)
         account.publish(self._wanted.dest.encode(), body, header=header)
 
 

@@ -54,7 +54,7 @@ def collect(server: Server) -> Generator[None, None, list[Family]]:
     families = _totals(server)
     families += yield from _connections(server)
     if server.jetstream is not None:
-        families += yield from _jetstream(server.jetstream.engines, server.clock())
+        families += yield from _jetstream(server.jetstream.engines, server.context.clock())
     return families
 
 
@@ -85,9 +85,9 @@ def encode(families: list[Family]) -> bytes:
 
 
 def _totals(server: Server) -> list[Family]:
-    totals, sums = server.totals, traffic(server)
+    totals, sums = server.sessions.totals, traffic(server)
     about = Family("penstock_server", "info", "The server.", ("id", "name", "version"))
-    about.add(1, server.server_id, server.server_name, VERSION)
+    about.add(1, server.context.server_id, server.context.server_name, VERSION)
     plain = [
         ("start_time_seconds", "gauge", "When the server started, since the epoch.", server.started_ns / 1e9),
         ("resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes()),

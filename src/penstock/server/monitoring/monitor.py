@@ -81,7 +81,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
         self._http: uvicorn.Server | None = None
         self._stopping = False
-        self._base_path = _base_path(server.options.http_base_path)
+        self._base_path = _base_path(server.context.options.http_base_path)
         self.requests: dict[str, int] = {}  # number of requests per page
         try:
             self._sockets = listen(host, port, BACKLOG)

@@ -94,7 +94,7 @@ def debug_subscribers(server: Server, payload: bytes) -> int:
     words = payload.decode("utf-8", "replace").split()
     if not words:
         return 0
-    account = server.account(server.options.system_account)
+    account = server.accounts.open(server.context.options.system_account)
     return _count(account, words[0], words[1].encode() if len(words) > 1 else b"")
 
 

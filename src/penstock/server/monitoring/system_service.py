@@ -77,24 +77,26 @@ class SystemService:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._is_on = server.options.has_system_account
+        self._context = context = server.context
+        self._is_on = context.options.has_system_account
         self._sequence = 0
         self._delays = iter(STATSZ_FIRST_S)
         self._tasks: set[asyncio.Task[None]] = set()
         self.new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         self._timer: asyncio.TimerHandle | None = None
         self._connections_timer: asyncio.TimerHandle | None = None
+        server.accounts.when_created(self._serve)
 
     @property
     def account_name(self) -> str:
         """Name of the system account."""
-        return self._server.options.system_account
+        return self._context.options.system_account
 
     def start(self) -> None:
         """Creates the system account and starts to publish statistics."""
         if not self._is_on:
             return
-        self._server.account(self.account_name)
+        self._server.accounts.open(self.account_name)
         self._tick()
         self._publish_connections()
 
@@ -109,7 +111,7 @@ class SystemService:
 
     # -- requests
 
-    def serve(self, account: Account) -> None:
+    def _serve(self, account: Account) -> None:
         """Subscribes to the requests that clients of this account may send."""
         if not self._is_on:
             return
@@ -120,7 +122,7 @@ class SystemService:
                                   ("ACCOUNT.PING.STATZ", "STATZ")):  # fmt: skip
                 subscribe(f"$SYS.REQ.{subject}".encode(), self._own(account, name))
             return
-        ping, own = "$SYS.REQ.SERVER.PING", f"$SYS.REQ.SERVER.{self._server.server_id}"
+        ping, own = "$SYS.REQ.SERVER.PING", f"$SYS.REQ.SERVER.{self._context.server_id}"
         subscribe(ping.encode(), self._answer(account, self._pinged("STATSZ")))
         for name in (*SERVER_PAGES, *RUNTIME_PAGES):
             subscribe(f"{ping}.{name}".encode(), self._answer(account, self._pinged(name)))
@@ -129,10 +131,10 @@ class SystemService:
             subscribe(f"{own}.{name}".encode(), self._answer(account, self._control(name)))
         subscribe(b"$SYS.REQ.ACCOUNT.NSUBS", self._answer(account, self._num_subscribers))
         subscribe(b"$SYS.DEBUG.SUBSCRIBERS", self._answer(account, self._debug_subscribers))
-        if self._server.operators is not None:
+        if self._server.accounts.operators is not None:
             from penstock.server.auth.claims_service import ClaimsService
 
-            ClaimsService(self._server, self._server.operators).serve(account)
+            ClaimsService(self._context, self._server.accounts.operators, self.describe).serve(account)
         for name in ACCOUNT_PAGES:
             subscribe(f"$SYS.REQ.ACCOUNT.*.{name}".encode(), self._answer(account, self._account_page(name)))
 
@@ -185,8 +187,8 @@ class SystemService:
 
     def _trace(self, subject: bytes, payload: bytes) -> None:
         """Logs the server's messages in the system account, with `trace_verbose`."""
-        if self._server.log.trace_on and self._server.options.trace_verbose:
-            self._server.log.trace(f"SYSTEM - <<- [PUB {subject.decode('utf-8', 'replace')} {len(payload)}]")
+        if self._context.log.trace_on and self._context.options.trace_verbose:
+            self._context.log.trace(f"SYSTEM - <<- [PUB {subject.decode('utf-8', 'replace')} {len(payload)}]")
 
     def _enveloped(self, made: Page | Steps) -> Page | Steps:
         return {"server": self.describe(), "data": made} if isinstance(made, dict) else made
@@ -218,14 +220,14 @@ class SystemService:
         return answer
 
     def _is_meant(self, wanted: _Filter) -> bool:
-        server = self._server
-        pairs = ((wanted.server_name, server.server_name), (wanted.host, server.options.host))
+        context = self._context
+        pairs = ((wanted.server_name, context.server_name), (wanted.host, context.options.host))
         for asked, mine in pairs:
             if asked and (asked != mine if wanted.exact_match else asked not in mine):
                 return False
-        jetstream = server.options.jetstream
+        jetstream = context.options.jetstream
         domain = jetstream.domain if jetstream is not None else ""
-        tags = server.options.server_tags
+        tags = context.options.server_tags
         if not all(tag.strip().lower() in tags for tag in wanted.tags):
             return False
         return not wanted.cluster and wanted.domain in ("", domain)
@@ -234,9 +236,9 @@ class SystemService:
         def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
             from penstock.server.monitoring.pages import table
 
-            server = self._server
+            server, context = self._server, self._context
             if name == "IDZ":
-                return {"name": server.server_name, "host": server.options.host, "id": server.server_id}
+                return {"name": context.server_name, "host": context.options.host, "id": context.server_id}
             if name == "STATSZ":
                 return self.statsz()
             if name == "HEALTHZ":
@@ -333,7 +335,7 @@ class SystemService:
 
         def made() -> Page:
             traffic = TrafficCounters.of(session.sink)
-            client = describe_client(session) | {"stop": format_time(self._server.clock())}
+            client = describe_client(session) | {"stop": format_time(self._context.clock())}
             return self._advisory(
                 "client_disconnect",
                 client=client,
@@ -343,7 +345,7 @@ class SystemService:
             )
 
         if reason.is_refused_login:
-            self._publish_event(f"$SYS.SERVER.{self._server.server_id}.CLIENT.AUTH.ERR", made)
+            self._publish_event(f"$SYS.SERVER.{self._context.server_id}.CLIENT.AUTH.ERR", made)
         if session.identity is not None:
             self._publish_num_connections(session.identity.account)
         account = session.identity.account if session.identity is not None else GLOBAL_ACCOUNT
@@ -351,14 +353,14 @@ class SystemService:
 
     def shutting_down(self) -> None:
         """Publishes SHUTDOWN, while connections are still open."""
-        self._publish_event(f"$SYS.SERVER.{self._server.server_id}.SHUTDOWN", self.describe)
+        self._publish_event(f"$SYS.SERVER.{self._context.server_id}.SHUTDOWN", self.describe)
 
     def lame_duck(self) -> None:
         """Publishes LAMEDUCK."""
-        self._publish_event(f"$SYS.SERVER.{self._server.server_id}.LAMEDUCK", self.describe)
+        self._publish_event(f"$SYS.SERVER.{self._context.server_id}.LAMEDUCK", self.describe)
 
     def _tick(self) -> None:
-        self._publish_event(f"$SYS.SERVER.{self._server.server_id}.STATSZ", self.statsz)
+        self._publish_event(f"$SYS.SERVER.{self._context.server_id}.STATSZ", self.statsz)
         delay_s = next(self._delays, STATSZ_INTERVAL_S)
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
@@ -385,7 +387,7 @@ class SystemService:
     def _publish_event(self, subject: str, make: Callable[[], Page]) -> None:
         if not self._is_on:
             return
-        account = self._server.account(self.account_name)
+        account = self._server.accounts.open(self.account_name)
         name = subject.encode()
         if account.index.has_interest(name):
             body = msgspec.json.encode(make())
@@ -396,25 +398,25 @@ class SystemService:
 
     def describe(self) -> Page:
         """The `server` object of every reply and event."""
-        server = self._server
+        context = self._context
         self._sequence += 1
-        jetstream = server.jetstream is not None
+        jetstream = self._server.jetstream is not None
         page: Page = {
-            "name": server.server_name,
-            "host": server.options.host,
-            "id": server.server_id,
+            "name": context.server_name,
+            "host": context.options.host,
+            "id": context.server_id,
             "ver": VERSION,
             "jetstream": jetstream,
             "flags": _HAS_JETSTREAM if jetstream else 0,
             "seq": self._sequence,
-            "time": format_time(server.clock()),
+            "time": format_time(context.clock()),
         }
-        if server.options.jetstream is not None and server.options.jetstream.domain:
-            page["domain"] = server.options.jetstream.domain
-        if server.options.server_tags:
-            page["tags"] = server.options.server_tags
-        if server.options.server_metadata:
-            page["metadata"] = dict(server.options.server_metadata)
+        if context.options.jetstream is not None and context.options.jetstream.domain:
+            page["domain"] = context.options.jetstream.domain
+        if context.options.server_tags:
+            page["tags"] = context.options.server_tags
+        if context.options.server_metadata:
+            page["metadata"] = dict(context.options.server_metadata)
         return page
 
     def statsz(self) -> Page:
@@ -424,7 +426,7 @@ class SystemService:
         return {"server": self.describe(), "statsz": table.statsz(self._server)}
 
     def _advisory(self, kind: str, **fields: Any) -> Page:
-        now = format_time(self._server.clock())
+        now = format_time(self._context.clock())
         return {
             "type": ADVISORY + kind,
             "id": self.new_id(),

@@ -41,8 +41,8 @@ class AccountStatzOptions(PageOptions, frozen=True, kw_only=True):
 def accountz(server: Server, options: AccountzOptions) -> Page:
     """All account names, or one account in detail. Raises MisuseError for an unknown account."""
     page = header(server)
-    if server.options.has_system_account:
-        page["system_account"] = server.options.system_account
+    if server.context.options.has_system_account:
+        page["system_account"] = server.context.options.system_account
     if options.account:
         return page | {"account_detail": account_info(server, options.account)}
     return page | {"accounts": list(server.accounts)}
@@ -54,11 +54,11 @@ def account_info(server: Server, name: str) -> Page:
     if account is None:
         raise MisuseError(f"Account {name} does not exist")
     service = server.jetstream
-    known = server.operators.known.get(name) if server.operators is not None else None
+    known = server.accounts.operators.known.get(name) if server.accounts.operators is not None else None
     return {
         "account_name": name,
         "update_time": format_time(server.started_ns if known is None else known.updated_ns),
-        "is_system": name == server.options.system_account,
+        "is_system": name == server.context.options.system_account,
         "expired": known is not None and known.expired,
         "complete": True,
         "jetstream_enabled": service is not None and service.is_enabled(name),
@@ -66,7 +66,7 @@ def account_info(server: Server, name: str) -> Page:
         "client_connections": num_connections(server, name),
         "subscriptions": account.index.count,
         **_shared(server, name),
-        "name_tag": server.account_name(name),
+        "name_tag": server.accounts.shown_name(name),
         **_token_of(server, name),
         "sublist_stats": index_stats([account.index]),
     }
@@ -74,7 +74,7 @@ def account_info(server: Server, name: str) -> Page:
 
 def _shared(server: Server, name: str) -> Page:
     """Exports, imports and mappings."""
-    own = server.account_options(name)
+    own = server.accounts.options_of(name)
     if own is None or not (own.exports or own.imports or own.mappings):
         return {}
     from penstock.server.monitoring.pages.import_table import sharing
@@ -84,7 +84,7 @@ def _shared(server: Server, name: str) -> Page:
 
 def _token_of(server: Server, name: str) -> Page:
     """Fields from an account's token."""
-    known = server.operators.known.get(name) if server.operators is not None else None
+    known = server.accounts.operators.known.get(name) if server.accounts.operators is not None else None
     if known is None or not known.token:
         return {}
     return {
@@ -115,7 +115,7 @@ def account_stat(server: Server, name: str) -> Page:
         "num_subscriptions": server.accounts[name].index.count,
         "sent": _by_kind(sums.out_msgs, sums.out_bytes),
         "received": _by_kind(sums.in_msgs, sums.in_bytes),
-        "slow_consumers": server.totals.of_account(name).slow_consumers,
+        "slow_consumers": server.sessions.totals.of_account(name).slow_consumers,
     }
 
 

@@ -95,7 +95,7 @@ def _connz(server: Server, options: ConnzOptions) -> Steps:
     if options.state in (OPEN, ALL):
         candidates += server.sessions.values()
     if options.state in (CLOSED, ALL):
-        candidates += server.closed_sessions
+        candidates += server.sessions.closed
     total, chosen, key = 0, [], _SORTS[options.sort]
     for piece in pieces(candidates, 1024):
         for one in piece:
@@ -107,7 +107,7 @@ def _connz(server: Server, options: ConnzOptions) -> Steps:
     chosen.sort(key=lambda pair: pair[0])
     entries: list[Page] = []
     for shown in pieces(chosen[offset : offset + limit]):
-        entries += [_entry(one, options, server.clock()) for _, one in shown]
+        entries += [_entry(one, options, server.context.clock()) for _, one in shown]
         yield
     return header(server) | {
         "num_connections": len(entries),

@@ -60,7 +60,7 @@ def _imports(server: Server, own: AccountOptions) -> list[Page]:
         page: Page = {"subject": its.remote, "account": entry.account}
         if isinstance(entry, ServiceImport):
             page |= {"to": its.local, "local_subject": its.local, "type": "service", "share": entry.share}
-            exporter = server.account_options(entry.account)
+            exporter = server.accounts.options_of(entry.account)
             export = service_export_of(exporter.exports, entry.subject) if exporter is not None else None
             if export is not None and export.latency is not None:
                 page["latency"] = _latency(export.latency)

@@ -111,7 +111,7 @@ def account_detail(server: Server, name: str, engine: JetStreamEngine, options: 
     info = engine.capacity.info()
     limits = info.limits
     detail: Page = {
-        "name": server.account_name(name),
+        "name": server.accounts.shown_name(name),
         "id": name,
         "memory": info.memory,
         "storage": info.storage,
@@ -140,12 +140,12 @@ def _stream_detail(
     detail: Page = {
         "name": stream.name,
         "created": format_time(stream.created),
-        "cluster": {"leader": server.server_name},
+        "cluster": {"leader": server.context.server_name},
     }
     if options.config:
         detail["config"] = stream.config
     detail["state"] = stream.state()
-    mirror, sources = engine.sourcing.infos(stream, server.clock())
+    mirror, sources = engine.sourcing.infos(stream, server.context.clock())
     if mirror is not None:
         detail["mirror"] = mirror
     if sources:
@@ -154,7 +154,7 @@ def _stream_detail(
         return detail
     consumers: list[object] = []
     for piece in pieces(stream.consumers.values(), 16):
-        now = server.clock()
+        now = server.context.clock()
         consumers += [_consumer_detail(one, now, options) for one in piece]
         yield
     if consumers:

@@ -73,7 +73,7 @@ def pieces(items: Iterable[T], size: int = PIECE) -> Iterator[list[T]]:
 
 def header(server: Server) -> Page:
     """Common first fields of most pages."""
-    return {"server_id": server.server_id, "now": format_time(server.clock())}
+    return {"server_id": server.context.server_id, "now": format_time(server.context.clock())}
 
 
 # -- queries

@@ -35,9 +35,9 @@ class RemotesOptions(PageOptions, frozen=True, kw_only=True):
 def routez(server: Server, options: RemotesOptions) -> Page:
     """Routes to servers of the cluster: none."""
     return {
-        "server_id": server.server_id,
-        "server_name": server.server_name,
-        "now": format_time(server.clock()),
+        "server_id": server.context.server_id,
+        "server_name": server.context.server_name,
+        "now": format_time(server.context.clock()),
         "num_routes": 0,
         "routes": [],
     }

@@ -20,14 +20,14 @@ def user_info(server: Server, identity: Identity) -> Page:
     page: Page = {
         "user": identity.user,
         "account": identity.account,
-        "account_name": server.account_name(identity.account),
+        "account_name": server.accounts.shown_name(identity.account),
     }
     if identity.claims is not None and identity.claims.name:
         page["user_name"] = identity.claims.name
     if identity.permissions is not None:
         page["permissions"] = permissions(identity.permissions)
     if identity.expires_ns:
-        page["expires"] = max(0, (identity.expires_ns - server.clock()) // NS) * NS
+        page["expires"] = max(0, (identity.expires_ns - server.context.clock()) // NS) * NS
     return page
 
 
@@ -54,7 +54,7 @@ def token_of(session: Session, *, for_strangers: bool) -> Page:
     """
     identity = session.identity
     account = identity.account if identity is not None else GLOBAL_ACCOUNT
-    page: Page = {"name_tag": session.server.account_name(account)}
+    page: Page = {"name_tag": session.ports.accounts.shown_name(account)}
     if identity is not None:
         page["issuer_key"] = identity.issuer_key
         if identity.claims is not None:

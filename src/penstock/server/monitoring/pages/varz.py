@@ -30,7 +30,7 @@ class VarzOptions(PageOptions, frozen=True, kw_only=True):
 
 def traffic(server: Server, account: str = "") -> TrafficCounters:
     """Total traffic of the server, or of one account, since the start."""
-    totals = server.totals if not account else server.totals.of_account(account)
+    totals = server.sessions.totals if not account else server.sessions.totals.of_account(account)
     sums = [totals.in_msgs, totals.in_bytes, totals.out_msgs, totals.out_bytes]
     for session in server.sessions.values():
         if not account or (session.identity is not None and session.identity.account == account):
@@ -49,18 +49,19 @@ def num_subscriptions(server: Server) -> int:
 
 def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> Page:
     """General state. `requests`: number of requests per page."""
-    settings, now, totals, sums = server.options, server.clock(), server.totals, traffic(server)
+    context, totals, sums = server.context, server.sessions.totals, traffic(server)
+    settings, now = context.options, context.clock()
     host, port = host_and_port("client_advertise", settings.client_advertise)
     page: Page = {
-        "server_id": server.server_id,
-        "server_name": server.server_name,
+        "server_id": context.server_id,
+        "server_name": context.server_name,
         "version": VERSION,
         "proto": PROTOCOL,
         "go": RUNTIME,
         "host": host or settings.host,
         "port": port or server.port,
         "connect_urls": [settings.client_advertise] if settings.client_advertise else None,
-        "auth_required": server.authenticator.required or None,
+        "auth_required": server.logins.default.required or None,
         "max_connections": settings.max_connections,
         "max_subscriptions": settings.max_subscriptions or None,
         "ping_interval": settings.ping_interval_ns,
@@ -135,7 +136,7 @@ def _proxies(keys: tuple[str, ...]) -> Page | None:
 
 def statsz(server: Server) -> Page:
     """The server statistics for the system account."""
-    totals, sums = server.totals, traffic(server)
+    totals, sums = server.sessions.totals, traffic(server)
     sent = {"msgs": sums.out_msgs, "bytes": sums.out_bytes}
     received = {"msgs": sums.in_msgs, "bytes": sums.in_bytes}
     active = {one.identity.account for one in server.sessions.values() if one.identity is not None}
@@ -178,7 +179,7 @@ def jetstream_var(server: Server) -> Page:
 
 def cpu_percent(server: Server) -> float:
     """CPU usage in percent of one core, averaged since the start."""
-    return round(100 * time.process_time() * _NS / max(1, server.clock() - server.started_ns), 1)
+    return round(100 * time.process_time() * _NS / max(1, server.context.clock() - server.started_ns), 1)
 
 
 def resident_bytes() -> int:
