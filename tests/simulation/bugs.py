@@ -19,6 +19,7 @@ from penstock.errors import StoreError
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import DeadLetters
 from penstock.jetstream.containment import Containment
+from penstock.jetstream.durability import Durability
 from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream import counter
 from penstock.jetstream.stream import stream_replica as stream
@@ -49,6 +50,7 @@ def ack_before_write(patch: pytest.MonkeyPatch) -> None:
         write(tick)
 
     patch.setattr(EngineTick, "write", early)
+    patch.setattr(Durability, "may_acknowledge", True)
 
 
 class WithoutNotes:
@@ -208,6 +210,7 @@ def acked_before_the_sync(patch: pytest.MonkeyPatch) -> None:
         acknowledge(tick)
 
     patch.setattr(EngineTick, "acknowledge", early)
+    patch.setattr(Durability, "may_acknowledge", True)
 
 
 def frame_begun_again(patch: pytest.MonkeyPatch) -> None:
@@ -228,7 +231,7 @@ def counted_from_what_was_written(patch: pytest.MonkeyPatch) -> None:
 
     def written(to: StreamReplica, subject: bytes) -> counter.LastCounter | None:
         found = to.log.load_last(subject)
-        return last_of(to, subject) if found is None or found.seq <= to.durable_seq else None
+        return last_of(to, subject) if found is None or found.seq <= to.durability.durable_seq else None
 
     patch.setattr(counter, "last_of", written)
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.jetstream import source_consumer as origin_consumer
 from penstock.jetstream import sourcing
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.durability import Durability
 from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.stream.source_positions import SourcePositions
 from penstock.jetstream.stream.source_state import SourceState
@@ -69,14 +70,12 @@ def mirrored_before_the_write(patch: pytest.MonkeyPatch) -> None:
         apply(tick, now)
 
     patch.setattr(EngineTick, "apply", ahead)
-    patch.setattr(StreamReplica, "is_durable", True)
+    patch.setattr(Durability, "is_durable", True)
 
 
 def copied_when_another_sync_ends(patch: pytest.MonkeyPatch) -> None:
     """When a sync ends, origins are read that applied publishes for a request and did not write them."""
-    patch.setattr(
-        StreamReplica, "is_durable", property(lambda one: not one.syncing and one.write_failure is None)
-    )
+    patch.setattr(Durability, "is_durable", Durability.may_deliver)
 
 
 def origin_let_go_before_the_write(patch: pytest.MonkeyPatch) -> None:
@@ -101,10 +100,8 @@ def consumer_outlives_its_stream(patch: pytest.MonkeyPatch) -> None:
 
 def unwritten_is_mirrored(patch: pytest.MonkeyPatch) -> None:
     """An origin is read though its last write failed."""
-    is_durable = StreamReplica.is_durable.fget
-    patch.setattr(
-        StreamReplica, "is_durable", property(lambda one: one.write_failure is not None or is_durable(one))
-    )
+    is_durable = Durability.is_durable.fget
+    patch.setattr(Durability, "is_durable", property(lambda one: one.failure is not None or is_durable(one)))
 
 
 def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:

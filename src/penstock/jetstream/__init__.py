@@ -10,7 +10,9 @@ the two state machines that these steps drive.
     consumer/              one consumer: delivery, acks, redelivery, groups, dead letters
     api/                   requests to `$JS.API.>`: endpoints, handlers, responses
     opening.py             recovery of stored streams and consumers
-    groupcommit.py         `sync: always`: one sync for all publishes that arrived during the previous one
+    durability.py          the states of a stream between a change and the disk, and what may leave in each
+    commit.py              writes, syncs and retries; `sync: always`: one sync for all publishes meanwhile
+    deferrals.py           what waits until a sync or a roll-up is done
     containment.py         unexpected exceptions: takes one stream or consumer offline
     capacity.py, tiers.py  storage use and limits of the account
     limits.py              bounds of configurations, and `EngineConfig`

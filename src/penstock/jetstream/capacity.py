@@ -116,7 +116,7 @@ class Capacity:
         storage = stream.config.storage
         own, used = self._own_limit(storage), self._used[storage]
         stream.bytes_end = None if own < 0 else stream.accounted_bytes + own - used
-        stream.refuse_all = stream.write_failure or self._refusal(storage, own, used)
+        stream.refuse_all = stream.durability.failure or self._refusal(storage, own, used)
 
     def _refusal(self, storage: StorageType, own: int, used: int) -> ApiError | None:
         """Why the account, with limit `own`, cannot store publishes now; None when it can."""

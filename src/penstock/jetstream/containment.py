@@ -116,7 +116,8 @@ class Containment:
         consumers = list(stream.consumers.values())
         self._each(
             partial(engine.drop_stream, stream),
-            partial(engine.group.drop, stream),
+            partial(engine.deferrals.drop, stream),
+            partial(engine.commit.drop, stream),
             partial(stream.unsubscribe, engine.index),
             partial(engine.sourcing.forget, stream, for_good=False),
             *(partial(engine.tick.forget_consumer, consumer) for consumer in consumers),

@@ -25,8 +25,8 @@ from penstock.jetstream.capacity import Capacity
 from penstock.jetstream.consumer.fair_scheduler import FairScheduler
 from penstock.jetstream.consumer.interest import InterestWatch
 from penstock.jetstream.containment import Containment
+from penstock.jetstream.deferrals import Deferrals
 from penstock.jetstream.engine_tick import EngineTick
-from penstock.jetstream.groupcommit import GroupCommit
 from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import EngineConfig
@@ -103,9 +103,10 @@ class JetStreamEngine:
         self.overflow = Overflow(wake)
         self.allowance = rollups.Allowance(rollups.TURN_MESSAGES)
         self.requests = shared.requests
-        self.group = GroupCommit(self)
+        self.deferrals = Deferrals(wake, shared.requests)
         self.containment = Containment(self)
         self.tick = EngineTick(self)
+        self.commit = self.tick.commit
         self.interest = InterestWatch(index)
         self.scheduler = FairScheduler()
         self.indexing = SubjectIndexing(wake)
@@ -137,10 +138,10 @@ class JetStreamEngine:
 
     def may_answer(self) -> bool:
         """Applies earlier publishes for a read-only request. False: the request has to wait."""
-        tick, group = self.tick, self.group
-        if tick.is_routing or group.count:
+        tick = self.tick
+        if tick.is_routing or self.commit.in_flight:
             return False
-        if self.dirty_streams or self.dirty_consumers or tick.deferred or group.ready:
+        if self.dirty_streams or self.dirty_consumers or tick.deferred or self.deferrals.has_ready:
             tick.apply(self.clock())
         return True
 
@@ -182,11 +183,16 @@ class JetStreamEngine:
 
     def _finish_sync(self, stream: StreamReplica) -> None:
         """Waits for the sync in flight."""
-        if stream.syncing:
+        if stream.durability.is_syncing:
             try:
                 stream.store.sync()
             except StoreError as error:
                 log.error("stream %s: syncing it failed: %s", stream.name, error)
+
+    def block_input(self, stream: StreamReplica, is_blocked: bool) -> None:
+        """Bounds what waits for a stream that applies nothing for now."""
+        is_blocked = is_blocked or stream.durability.is_rolling_up
+        self.overflow.bound(stream, self.config, is_syncing=is_blocked)
 
     # --- streams -------------------------------------------------------------------------------
 
@@ -321,12 +327,12 @@ class JetStreamEngine:
 
     def roll_up(self, stream: StreamReplica) -> None:
         """Holds the stream until slices have removed what its roll-ups replace."""
-        stream.rolling = True
+        stream.durability.rollup_started()
         try:
             stream.keep_rollups()
         except StoreError as error:  # after a crash, some of the replaced messages may be there again
             log.error("stream %s: its roll-ups can not be recorded: %s", stream.name, error)
-        self.overflow.bound(stream, self.config, is_syncing=True)
+        self.block_input(stream, True)
         self.slices.add(self._roll_up(stream))
 
     def _roll_up(self, stream: StreamReplica) -> Generator[int, None, None]:
@@ -338,12 +344,12 @@ class JetStreamEngine:
         self._end_rollups(stream)
 
     def _end_rollups(self, stream: StreamReplica) -> None:
-        self.overflow.bound(stream, self.config, is_syncing=stream.syncing)
-        self.group.release(stream)
+        self.overflow.bound(stream, self.config, is_syncing=stream.durability.is_syncing)
+        self.deferrals.release(stream)
 
     def _finish_rollups(self) -> None:
         """Applies what waits for roll-ups at once: the engine closes."""
-        while rolling := [stream for stream in self.streams.values() if stream.rolling]:
+        while rolling := [stream for stream in self.streams.values() if stream.durability.is_rolling_up]:
             for stream in rolling:
                 deque(stream.rollups.slices(), maxlen=0)
                 self._end_rollups(stream)
@@ -386,7 +392,8 @@ class JetStreamEngine:
         self.sourcing.forget(stream)
         stream.atomic.drop()
         self.drop_stream(stream)
-        self.group.drop(stream)
+        self.deferrals.drop(stream)
+        self.commit.drop(stream)
         self.claims.release(stream.name)
         consumers = list(stream.consumers.values())
         stream.consumers.clear()

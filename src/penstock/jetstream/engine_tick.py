@@ -22,13 +22,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import StoreWriteError
+from penstock.jetstream.commit import CommitPorts, LocalCommit
 from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.stream.stream_replica import StreamReplica
-from penstock.protocol.api import PersistMode
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
@@ -47,7 +46,18 @@ class EngineTick:
     def __init__(self, engine: JetStreamEngine) -> None:
         self._engine = engine
         self._streams = engine.streams
-        self._group = engine.group
+        self.commit = LocalCommit(
+            CommitPorts(
+                config=lambda: engine.config,
+                clock=engine.clock,
+                wake=engine.wake,
+                blocked=engine.block_input,
+                committed=self.committed,
+                recovered=self.recovered,
+                stream_failed=engine.containment.stream_failed,
+            )
+        )
+        self._deferrals = engine.deferrals
         self._allowance = engine.allowance
         self._stream_failed = engine.containment.stream_failed
         self._consumer_failed = engine.containment.consumer_failed
@@ -57,7 +67,6 @@ class EngineTick:
         # API request that arrives then (a message delivered to an API subject, a pub ack whose reply is one)
         # is deferred to the next tick.
         self.is_routing = False
-        self._unwritten: dict[str, StreamReplica] = {}
         self._changed: dict[str, StreamReplica] = {}  # changed since consumers last checked for messages
         self._lagging: dict[ConsumerReplica, None] = {}  # consumers whose last write failed
         self._active: dict[
@@ -66,10 +75,6 @@ class EngineTick:
         self._written: list[ConsumerReplica] = []  # consumers in this tick, which may confirm acks
         self.deferred: list[Callable[[], object]] = []  # work that `defer` postponed
         self._deadlines: Deadlines[StreamReplica | ConsumerReplica] = Deadlines()
-        self._unsynced: dict[str, None] = {}
-        self._sync_due: int | None = None
-        self._failing: dict[str, StreamReplica] = {}  # streams whose last write failed
-        self._retry_due: int | None = None
         self._may_send = True  # everything applied since a failed step is written
         self._again: list[ConsumerReplica] = []  # to be looked at in the next tick
         self._again_due: int | None = None
@@ -85,7 +90,7 @@ class EngineTick:
 
     def _apply(self, now: int) -> None:
         self._allowance.left = self._allowance.most
-        ready = dict.fromkeys(self._group.take_ready()) if self._group.ready else {}
+        ready = dict.fromkeys(self._deferrals.take_ready()) if self._deferrals.has_ready else {}
         dirty: list[StreamReplica] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:
             if self._streams.get(stream.name) is stream:  # else deleted or set aside in this tick
@@ -99,7 +104,7 @@ class EngineTick:
                 self._apply_consumer(consumer, now)
             except Exception as error:
                 self._consumer_failed(error, consumer)
-        self.deferred += self._group.take_requests()
+        self.deferred += self._deferrals.take_requests(in_flight=self.commit.in_flight)
         while self.deferred:
             work = self.deferred.pop(0)
             try:
@@ -108,18 +113,19 @@ class EngineTick:
                 self._work_failed(error)
 
     def _apply_stream(self, stream: StreamReplica, now: int, *, was_held: bool) -> None:
-        if stream.syncing or stream.rolling:
-            if stream.syncing or stream.rollups.unfinished:
+        durability = stream.durability
+        if durability.is_syncing or durability.is_rolling_up:
+            if durability.is_syncing or stream.rollups.unfinished:
                 # Applying now would mix messages that the sync in flight does not cover with those it does,
                 # or acknowledge messages behind an unfinished roll-up.
-                self._group.defer(stream)
+                self._deferrals.defer(stream)
                 return
-            stream.rolling = False
+            durability.rollup_ended()
         self._engine.capacity.admit(stream)
         if was_held and (stream.next_deadline() or now + 1) <= now:
             stream.expire(now, EXPIRY_WORK)  # came due while it was held
             self._hold_for_rollups(stream)  # of a schedule's message
-            if stream.rolling:
+            if durability.is_rolling_up:
                 self._note_stream(stream)
                 return
         stream.apply_pending(now)
@@ -128,7 +134,7 @@ class EngineTick:
         self._note_stream(stream)
 
     def _hold_for_rollups(self, stream: StreamReplica) -> None:
-        if stream.rollups.unfinished and not stream.rolling:
+        if stream.rollups.unfinished and not stream.durability.is_rolling_up:
             self._engine.roll_up(stream)
 
     def _apply_consumer(self, consumer: ConsumerReplica, now: int) -> None:
@@ -144,24 +150,13 @@ class EngineTick:
             self._step_failed(error)
 
     def _write(self) -> None:
-        unwritten, self._unwritten = self._unwritten, {}
-        for stream in unwritten.values():
-            if stream.syncing:
-                # A timer changed it during its sync. No ack depends on that change, so write it afterwards.
-                self._unwritten[stream.name] = stream
-                continue
-            try:
-                self._write_stream(stream)
-            except Exception as error:
-                self._stream_failed(error, stream)
+        self.commit.write()
         self._written = self._first_active() if self._active else []
         for consumer in self._written:
             try:
                 self._write_consumer(consumer)
             except Exception as error:
                 self._consumer_failed(error, consumer)
-        if self._unsynced and self._sync_due is None:
-            self._sync_due = self._engine.clock() + self._engine.config.sync_interval_ns
         self._may_send = True
 
     def acknowledge(self) -> None:
@@ -182,7 +177,7 @@ class EngineTick:
                 except Exception as error:
                     self._work_failed(error)
             for stream in list(self._changed.values()):
-                if not stream.syncing:
+                if not stream.durability.is_syncing:
                     try:
                         stream.acknowledge(index)
                     except Exception as error:
@@ -208,11 +203,7 @@ class EngineTick:
     def _deliver_all(self, now: int) -> None:
         changed, self._changed = self._changed, {}
         for stream in changed.values():
-            if (
-                stream.consumer_subscriptions is not None
-                and stream.write_failure is None
-                and not stream.syncing
-            ):
+            if stream.consumer_subscriptions is not None and stream.durability.may_deliver:
                 try:
                     ready = stream.consumer_subscriptions.ready_consumers()
                 except Exception as error:
@@ -255,9 +246,9 @@ class EngineTick:
         self.is_routing = True
         try:
             for consumer in scheduler.in_order(consumers):
-                if consumer.stream.syncing:
+                if consumer.stream.durability.is_syncing:
                     # A delivery before the sync ends could show a message that a power loss takes back.
-                    self._group.defer_consumer(consumer)
+                    self._deferrals.defer_consumer(consumer)
                     continue
                 try:
                     self._deliver_one(consumer, now, quantum)
@@ -277,45 +268,33 @@ class EngineTick:
         """Schedules everything for the next tick after a step failed as a whole and lost track of pending
         work. Nothing is sent before a write succeeds."""
         self._may_send = False
-        self._group.ready = list(self._streams.values())
+        self._deferrals.begin_again(self._streams.values())
+        self.commit.begin_again(self._streams.values())
         for stream in self._streams.values():
-            self._unwritten[stream.name] = self._changed[stream.name] = stream
+            self._changed[stream.name] = stream
             self._again += stream.consumers.values()
         self._again_due = self._engine.clock() + AGAIN_NS
 
     # --- outside of the tick's end -------------------------------------------------------------
 
-    def synced(
-        self, stream: StreamReplica, error: StoreWriteError | None, deferred: list[ConsumerReplica]
-    ) -> None:
-        """Ends a background sync: sends the acks and deliveries that it deferred."""
-        try:
-            self._synced(stream, error, deferred)
-        except Exception as fault:
-            self._stream_failed(fault, stream)
-
-    def _synced(
-        self, stream: StreamReplica, error: StoreWriteError | None, deferred: list[ConsumerReplica]
-    ) -> None:
-        if error is not None:
-            self._failed_to_write(stream, error)
-        else:
-            stream.durable_seq = stream.log.last_seq
+    def committed(self, stream: StreamReplica) -> None:
+        """Continues after a background sync of the stream: sends the acks and deliveries that it deferred."""
         self.is_routing = True
         try:
             stream.acknowledge(self._engine.index)
         finally:
             self.is_routing = False
-        ready = (
-            stream.consumer_subscriptions.ready_consumers()
-            if stream.consumer_subscriptions is not None and error is None
-            else []
-        )
+        waiting = self._deferrals.take_consumers(stream)
+        if stream.consumer_subscriptions is not None and stream.durability.may_deliver:
+            waiting += stream.consumer_subscriptions.ready_consumers()
         now = self._engine.clock()
-        self._deliver([one for one in dict.fromkeys([*deferred, *ready]) if not one.closed], now)
+        self._deliver([one for one in dict.fromkeys(waiting) if not one.closed], now)
         self._engine.sourcing.advance([stream.name], now)
-        if stream.name in self._unwritten:
-            self._engine.wake()
+        self._deferrals.synced(stream)
+
+    def recovered(self, stream: StreamReplica) -> None:
+        """Activates the consumers of a stream that can be written again."""
+        self._active.update(dict.fromkeys(stream.consumers.values()))
 
     def defer(self, work: Callable[[], object]) -> None:
         """Runs `work` in the next tick, after pending publishes were applied."""
@@ -327,7 +306,8 @@ class EngineTick:
 
         at_once: with sync_always, the change is durable when the tick ends.
         """
-        stream.sync_at_once = stream.sync_at_once or (at_once and self._engine.config.sync_always)
+        if at_once and self._engine.config.sync_always:
+            stream.durability.ask_sync()
         self._touch(stream)
 
     def note_removals(self, stream: StreamReplica) -> None:
@@ -341,8 +321,7 @@ class EngineTick:
 
     def forget_stream(self, stream: StreamReplica) -> None:
         """Drops all pending work and deadlines of a stream that goes away."""
-        for table in (self._unwritten, self._changed, self._failing, self._unsynced):
-            table.pop(stream.name, None)
+        self._changed.pop(stream.name, None)
         self._deadlines.set(stream, None)
 
     def forget_consumer(self, consumer: ConsumerReplica) -> None:
@@ -355,10 +334,7 @@ class EngineTick:
         """Writes a request's change before its response. Raises StoreWriteError: the change is applied, and
         written when the disk recovers, but until then a crash could lose it."""
         self.touch_stream(stream)
-        self._unwritten.pop(stream.name, None)
-        self._write_stream(stream)
-        if stream.write_failure is not None:
-            raise StoreWriteError(stream.write_failure.description)
+        self.commit.write_now(stream)
 
     def write_removals(self, stream: StreamReplica) -> None:
         """Writes the pending removals that acks caused in an interest or work-queue stream.
@@ -367,7 +343,11 @@ class EngineTick:
         After a crash in between, the next consumer of a work queue would receive messages whose acks were
         confirmed. Raises StoreWriteError.
         """
-        if stream.interest_state is not None and not stream.syncing and not stream.log.is_written:
+        if (
+            stream.interest_state is not None
+            and not stream.durability.is_syncing
+            and not stream.log.is_written
+        ):
             self.write_change(stream)
 
     # --- deadlines -----------------------------------------------------------------------------
@@ -376,7 +356,7 @@ class EngineTick:
         """When (ns since the epoch) `on_time` must be called next; None for never."""
         engine = self._engine
         return earliest(
-            self._deadlines.earliest(), self._sync_due, self._retry_due, self._again_due,
+            self._deadlines.earliest(), self.commit.next_deadline(), self._again_due,
             engine.transfers.next_deadline(), engine.sourcing.next_deadline(),
         )  # fmt: skip
 
@@ -412,20 +392,18 @@ class EngineTick:
                 on_time(now)
             except Exception as error:
                 self._work_failed(error)
-        if self._sync_due is not None and self._sync_due <= now:
-            self._sync_due = None
-            self._sync()
-        if self._retry_due is not None and self._retry_due <= now:
-            self._retry_due = None
-            for stream in self._failing.values():
+        self.commit.sync_if_due(now)
+        failing = self.commit.take_retries(now)
+        if failing is not None:
+            for stream in failing:
                 self._touch(stream)
             for consumer in self._lagging:
                 self.touch_consumer(consumer)
 
     def _stream_on_time(self, stream: StreamReplica, now: int) -> int:
         """Runs the stream's expired timers. Returns the work done, in the units of slices.py."""
-        if stream.syncing or stream.rolling:
-            self._group.defer(stream)  # what time stores must not leave with the sync that has begun
+        if stream.durability.is_syncing or stream.durability.is_rolling_up:
+            self._deferrals.defer(stream)  # what time stores must not leave with the sync that has begun
             return 0
         self._engine.capacity.admit(stream)
         work = stream.expire(now, EXPIRY_WORK)
@@ -457,36 +435,9 @@ class EngineTick:
 
     def _note_stream(self, stream: StreamReplica) -> None:
         self._engine.capacity.note(stream)
-        self._unwritten[stream.name] = self._changed[stream.name] = stream
+        self.commit.note(stream)
+        self._changed[stream.name] = stream
         self._deadlines.set(stream, stream.next_deadline())
-
-    def _write_stream(self, stream: StreamReplica) -> None:
-        config = self._engine.config
-        try:
-            stream.write()
-            if stream.is_memory:
-                pass
-            elif config.sync_always and stream.config.persist_mode is not PersistMode.ASYNC:
-                self._group.sync(stream)
-            else:
-                self._unsynced[stream.name] = None
-        except StoreWriteError as error:
-            self._failed_to_write(stream, error)
-        else:
-            # With a sync in flight, only its end moves the durable sequence.
-            if not stream.syncing:
-                stream.durable_seq = stream.log.last_seq
-            if stream.write_failure is not None:
-                log.warning("stream %s can be written again", stream.name)
-                stream.write_failure = None
-                self._failing.pop(stream.name, None)
-                self._active.update(dict.fromkeys(stream.consumers.values()))
-
-    def _failed_to_write(self, stream: StreamReplica, error: StoreWriteError) -> None:
-        log.error("stream %s cannot be written, its publishes are rejected: %s", stream.name, error)
-        stream.write_failed(str(error))
-        self._failing[stream.name] = stream
-        self._retry_later()
 
     def _write_consumer(self, consumer: ConsumerReplica) -> None:
         try:
@@ -494,34 +445,7 @@ class EngineTick:
         except StoreWriteError as error:
             log.error("consumer %s: its state cannot be written: %s", consumer.name, error)
             self._lagging[consumer] = None
-            self._retry_later()
+            self.commit.retry_later()
         else:
             if consumer in self._lagging:
                 del self._lagging[consumer]
-
-    def _retry_later(self) -> None:
-        if self._retry_due is None:
-            self._retry_due = self._engine.clock() + self._engine.config.write_retry_ns
-
-    def _sync(self) -> None:
-        unsynced, self._unsynced = self._unsynced, {}
-        for name in unsynced:
-            stream = self._streams.get(name)
-            if stream is not None:
-                try:
-                    self._sync_stream(stream)
-                except Exception as error:
-                    self._stream_failed(error, stream)
-
-    def _sync_stream(self, stream: StreamReplica) -> None:
-        stream.store.start_sync(partial(self._synced_now_and_then, stream.name))
-        stream.store.trim_cache()
-
-    def _synced_now_and_then(self, name: str, error: StoreWriteError | None) -> None:
-        if error is None:
-            return
-        log.error("stream %s: the periodic sync failed, the next one retries: %s", name, error)
-        self._unsynced[name] = None
-        if self._sync_due is None:
-            self._sync_due = self._engine.clock() + self._engine.config.sync_interval_ns
-            self._engine.wake()

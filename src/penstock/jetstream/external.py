@@ -121,7 +121,7 @@ class ExternalReader:
             else:
                 # A reset of a consumer that does not exist gets no response.
                 self._fail(self._unanswered() if self.state is ReaderState.ASKED else None, now)
-        if self._flow_replies and (not self._acks or self.stream.is_durable):
+        if self._flow_replies and (not self._acks or self.stream.durability.is_durable):
             replies, self._flow_replies = self._flow_replies, []
             stored = self._stored() if self._acks else b""
             self._engine.tick.defer(lambda: self._answer(replies, stored))

@@ -8,7 +8,7 @@ Order: while a client's request is unfinished, its later requests wait (see api/
 leave in the order of the requests. Requests of other clients run meanwhile and may change what the unfinished
 one works on: after each slice, a handler checks that its asset still exists.
 
-Like other requests, slices wait while a stream's sync is in flight (groupcommit.py).
+Like other requests, slices wait while a stream's sync is in flight (commit.py).
 
 Invariants: a started request finishes exactly once, unless the engine stops; only TURNS_MAX of them have run
 more than their first slice.
@@ -95,7 +95,7 @@ class Slices:
 
     def advance(self, now: int) -> None:
         """Runs slices of the first requests in the queue, with the work of one slice in total."""
-        if not self._unfinished or self._engine.group.in_flight:
+        if not self._unfinished or self._engine.commit.in_flight:
             return
         turns = min(TURNS_MAX, len(self._unfinished))
         share = max(WORK // turns, 1)

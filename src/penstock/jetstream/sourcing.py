@@ -92,7 +92,7 @@ class LocalReader:
     def read(self, now: int, enough: int) -> int:
         source_state = self.source_state
         origin = self._engine.streams.get(source_state.source.name)
-        if origin is None or not origin.is_durable:
+        if origin is None or not origin.durability.is_durable:
             return 0
         if origin is not self._origin:
             self._begin(origin)
@@ -162,7 +162,7 @@ class LocalReader:
                     "stream %s: its consumer of %s cannot be stored: %s", self.stream.name, origin.name, error
                 )
                 return
-        if self.stream.is_durable:
+        if self.stream.durability.is_durable:
             source_consumer.settle(self._consumer, self.source_state, now)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.durability import Durability
 from tests.support.consumers import SECOND
 from tests.support.engine import EngineHarness
 
@@ -107,7 +107,8 @@ def test_nothing_is_acked_before_the_copy_is_written(monkeypatch: pytest.MonkeyP
     js.api("STREAM.CREATE.S", {"name": "S", "sources": [BY_CONSUMER]})
     settle(js)
     with monkeypatch.context() as patch:
-        patch.setattr(StreamReplica, "is_durable", property(lambda stream: stream.name != "S"))
+        copy = js.engine.streams["S"].durability
+        patch.setattr(Durability, "is_durable", property(lambda one: one is not copy))
         publish(js, 0, 2)  # asks for flow control at once
         settle(js)
         assert payloads(js, "S") == [b"0", b"1"]

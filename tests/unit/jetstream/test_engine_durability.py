@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.groupcommit import GroupCommit
+from penstock.jetstream.commit import LocalCommit
 from penstock.jetstream.shared_state import SharedState
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
@@ -132,7 +132,7 @@ def test_a_fault_at_the_end_of_a_sync_does_not_block_requests_for_other_streams(
     def finish(*args: object) -> None:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(GroupCommit, "_finish", finish)
+    monkeypatch.setattr(LocalCommit, "_committed", finish)
     wakes = js.wakes
     with pytest.raises(RuntimeError, match="injected"):
         later.drain()

@@ -356,7 +356,7 @@ def test_sources_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
     publish(js.index, b"o", b"", b"", b"x")
     for _ in range(5):
         js.tick()
-    assert js.engine.streams["O"].syncing and payloads(js, "S") == []
+    assert js.engine.streams["O"].durability.is_syncing and payloads(js, "S") == []
     for _ in range(5):
         later.drain()
         js.tick()
@@ -377,7 +377,7 @@ def test_a_work_queue_keeps_what_is_not_on_the_targets_disk_yet(tmp_path: Path) 
     publish(js.index, b"o", b"", b"", b"x")
     for _ in range(5):
         js.tick()
-    assert js.engine.streams["S"].syncing and payloads(js, "O") == [b"x"]
+    assert js.engine.streams["S"].durability.is_syncing and payloads(js, "O") == [b"x"]
     for _ in range(5):
         later.drain()
         js.tick()

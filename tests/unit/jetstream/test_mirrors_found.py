@@ -101,7 +101,7 @@ def test_a_sync_that_ends_while_the_consumer_of_an_origin_is_made_does_not_distu
     make_consumer = origin_consumer.make
 
     def make_slowly(engine: JetStreamEngine, *about: Any) -> ConsumerReplica:
-        engine.tick.synced(engine.streams["X"], None, [])  # making one waits for what the disk has to do
+        engine.tick.committed(engine.streams["X"])  # making one waits for what the disk has to do
         return make_consumer(engine, *about)
 
     monkeypatch.setattr(origin_consumer, "make", make_slowly)
@@ -152,7 +152,7 @@ def test_a_sync_that_ends_before_copies_are_written_leaves_their_originals(tmp_p
     assert len(payloads(js, "S")) == 2  # its own and a copy, which is not written
     later.drain()
     js.tick()
-    assert js.engine.streams["S"].syncing and len(payloads(js, "O")) == 2
+    assert js.engine.streams["S"].durability.is_syncing and len(payloads(js, "O")) == 2
     for _ in range(4):
         js.tick()
         later.drain()

@@ -87,7 +87,7 @@ def test_the_ack_of_a_roll_up_waits_for_slices_between_which_others_are_served(k
     assert json.loads(acks[0][2])["seq"] == MANY + 1
     left = [(n + 1, b"S.1", b"x") for n in range(MANY) if n % 2] if kind == "sub" else []
     assert contents(js) == [*left, (MANY + 1, b"S.0", b"new")]
-    assert not js.engine.slices and not js.engine.streams["S"].rolling
+    assert not js.engine.slices and not js.engine.streams["S"].durability.is_rolling_up
 
 
 @pytest.mark.usefixtures("_small_turns")
@@ -245,7 +245,7 @@ def test_the_roll_up_of_a_schedule_is_done_in_slices_too() -> None:
     assert ticks > MANY // 2 // PART // 2
     js.tick()
     assert [entry[2] for entry in contents(js) if entry[1] == b"S.0"] == [b"made"]
-    assert not js.engine.streams["S"].rolling
+    assert not js.engine.streams["S"].durability.is_rolling_up
 
 
 @pytest.mark.usefixtures("_small_turns")
@@ -316,7 +316,7 @@ def test_slices_change_neither_what_is_stored_nor_what_is_answered(
                 publish(js.index, subject, b"ack.%d" % n, header, payload)
                 if rng.random() < 0.2:
                     js.tick()
-                    sliced += js.engine.streams["S"].rolling
+                    sliced += js.engine.streams["S"].durability.is_rolling_up
             while len(acks) < 120:
                 js.tick()
             found.append((contents(js), acks))

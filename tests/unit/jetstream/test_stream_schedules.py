@@ -234,7 +234,7 @@ def test_schedules_wait_while_the_stream_can_not_be_written() -> None:
     schedule(js, "s.1", "@every 10s", "t.1")
     stream = js.engine.streams["S"]
     stream.write_failed("no space")
-    js.engine.tick._failing["S"] = stream
+    js.engine.commit.note(stream)
     js.engine.tick.on_time(START_NS + 10 * SECOND)
     assert stream.log.last_seq == 1
     assert stream.next_deadline() == START_NS + 11 * SECOND

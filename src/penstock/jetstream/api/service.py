@@ -102,8 +102,8 @@ class ApiService:
         engine = self._engine
         if engine.slices.holds(request.origin):
             engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue_of(endpoint))
-        elif engine.group.in_flight:
-            engine.group.after(lambda: self._serve(endpoint, request), queue_of(endpoint))
+        elif engine.commit.in_flight:
+            engine.deferrals.after(lambda: self._serve(endpoint, request), queue_of(endpoint))
         elif engine.tick.is_routing:
             engine.tick.defer(lambda: self._serve(endpoint, request))
         elif endpoint is None:

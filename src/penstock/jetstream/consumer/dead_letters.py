@@ -257,7 +257,7 @@ class DeadLetters:
         for stream in self._consumer.engine.streams.values():
             if any(matches(one, subject.decode()) for one in stream.config.subjects):
                 for seq, at in self._stored_in(stream, subject, indeterminate).items():
-                    if at <= stream.durable_seq:
+                    if at <= stream.durability.durable_seq:
                         settled += self._settle(seq)
                     else:
                         self._in_flight[seq] = now

@@ -17,10 +17,11 @@ def durable_quantum(consumer: ConsumerReplica, quantum: int) -> int:
     """How many of `quantum` messages are certainly durable: new messages come in order, so the unwritten ones
     are the last of the pending ones."""
     stream, pump = consumer.stream, consumer.pump
-    if stream.write_failure is None or stream.durable_seq >= stream.log.last_seq:
+    durable_seq = stream.durability.durable_seq
+    if stream.durability.failure is None or durable_seq >= stream.log.last_seq:
         return quantum
     if key_token(consumer.config) or pump.skipping:
         return 0
     filters = [one.encode() for one in filters_of(consumer.config)] or [b""]
-    unwritten = sum(stream.log.count_from(stream.durable_seq + 1, one) for one in filters)
+    unwritten = sum(stream.log.count_from(durable_seq + 1, one) for one in filters)
     return min(quantum, max(pump.num_pending - unwritten, 0))

@@ -23,6 +23,7 @@ import msgspec
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.deadlines import earliest
+from penstock.jetstream.durability import Durability
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
 from penstock.jetstream.stream import publish_checks, purge, retention, shrinking, ttl
@@ -137,17 +138,8 @@ class StreamReplica:
         self.positions: SourcePositions | None = None  # of a stream with sources
         self.refuse_all: ApiError | None = None  # set by the engine: the error for every publish at present
         self.bytes_end: int | None = None  # set by the engine: the size that the account's limit allows
-        self.durable_seq = (
-            self.log.last_seq
-        )  # the last durable sequence: written, and synced where acks wait for a sync
-        self.write_failure: ApiError | None = None  # set while the store cannot be written
-        # True while a sync is in flight (sync_always): until it ends, nothing more is applied, acknowledged
-        # or delivered.
-        self.syncing = False
-        # True while roll-ups remove messages in slices (rollups.py), with the same effect but for deliveries.
-        self.rolling = False
+        self.durability = Durability(self.log)
         self._rest: IngestBatch | None = None  # of the batch whose roll-up is not done
-        self.sync_at_once = False  # a request changed the stream and gets its response in this tick
         self.accounted_bytes = 0  # the size that Capacity has counted
         self._now = created
         self.is_behind = False  # expire() stopped at its limit
@@ -158,21 +150,6 @@ class StreamReplica:
     def identity(self) -> str:
         """Identifies this incarnation of the stream: differs after it is deleted and created again."""
         return short_hash(format_time(self.created))
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether everything stored is durable: written, and synced where acks wait for a sync.
-
-        No copy of a message may exist before that, and an origin may not remove a message before its copy is
-        durable. Publishes that precede a request are applied outside of a tick, and another stream's sync can
-        end before they are written.
-        """
-        return (
-            self.durable_seq == self.log.last_seq
-            and not self.syncing
-            and not self.rolling
-            and self.write_failure is None
-        )
 
     # --- publishes -----------------------------------------------------------------------------
 
@@ -339,9 +316,9 @@ class StreamReplica:
     def acknowledge(self, index: SubscriptionIndex) -> None:
         """Sends republished messages, then the responses. Call only after the write. While roll-ups are
         unfinished, they wait: no read after an ack returns a replaced message."""
-        if self.rolling:
+        if not self.durability.may_acknowledge:
             return
-        if self.republisher.count and self.write_failure is None:
+        if self.republisher.count and self.durability.failure is None:
             self.republisher.route(index)
         if self.acks.count:
             self.acks.route(index)
@@ -354,8 +331,9 @@ class StreamReplica:
         What was applied stays in the log and is written once writing works again, like a publish whose ack
         was lost. Until then every publish is rejected.
         """
-        self.write_failure = codes.STREAM_STORE_FAILED.format(err=reason)
-        text = self.refusal(self.write_failure)
+        failure = codes.STREAM_STORE_FAILED.format(err=reason)
+        self.durability.failed(failure)
+        text = self.refusal(failure)
         replies = [reply for reply, _ in self.acks.items()]
         self.acks.clear()
         for reply in replies:
@@ -519,7 +497,7 @@ class StreamReplica:
 
     def _run_schedules(self, now: int, work: int) -> int:
         """Stores messages of due schedules; returns the work done."""
-        if self.refuse_all is not None or self.write_failure is not None:
+        if self.refuse_all is not None or self.durability.failure is not None:
             self.schedules.postpone(now + RETRY_NS)
             return 0
         ts = max(now, self.log.last_ts)

@@ -273,7 +273,7 @@ class Copies(Feature):
         config = self.record.config
         for source_state, info in zip(stream.source_states, self._infos(stream), strict=True):
             origin = self._sim.engine.streams.get(source_state.source.name)
-            if origin is None or self.record.damaged or origin.write_failure is not None:
+            if origin is None or self.record.damaged or origin.durability.failure is not None:
                 continue
             where = f"{self.record.name} from {source_state.index_name}"
             may_refuse = config.discard is DiscardPolicy.NEW or config.max_msg_size >= 0 or config.sealed

@@ -44,7 +44,7 @@ class Origins:
             if incarnation.ident != stream.identity:
                 incarnation.ident = stream.identity  # a crash may have made it another one
                 incarnation.held = dict(record.live)
-            if not stream.syncing or not sim.always:
+            if not stream.durability.is_syncing or not sim.always:
                 incarnation.written = record.kept.last_seq
             known = self._known.setdefault(name, [])
             if incarnation not in known:

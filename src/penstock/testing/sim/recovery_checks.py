@@ -58,7 +58,7 @@ def check_recovery(sim: Simulator, in_flight: set[tuple[str, str]], *, power: bo
             if ("update", name) in in_flight or name in sim.half_updated:
                 known.limits_changed = True
             known.config = stream.config  # recovery enforces what an update left, with or without a response
-            known.rolling = stream.rolling  # schedules were due at the start
+            known.rolling = stream.durability.is_rolling_up  # schedules were due at the start
             if known.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(sim, known, in_flight)
             there = known.read(stream.log, 1)

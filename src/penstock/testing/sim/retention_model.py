@@ -59,7 +59,7 @@ def note_kept(sim: Simulator, *, is_over: bool) -> None:
         record, stream = sim.streams.get(name), sim.engine.streams.get(name)
         if record is None or stream is None or record.copies is None:
             continue
-        if stream.write_failure is None and not (sim.always and stream.syncing):
+        if stream.durability.failure is None and not (sim.always and stream.durability.is_syncing):
             record.copies.lasts()
     for name, record in sim.streams.items():
         if name in sim.engine.streams and record.config.retention is not RetentionPolicy.LIMITS:

@@ -161,7 +161,7 @@ class Run:
         try:
             action(sim, random)
             # Again where syncs are in flight: only then a premature ack or delivery shows.
-            if dying or (sim.engine.group.in_flight and random.random() < self.crash_rate):
+            if dying or (sim.engine.commit.in_flight and random.random() < self.crash_rate):
                 raise Killed
         except Killed:
             self._restart(random, power=power)

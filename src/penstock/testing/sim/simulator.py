@@ -262,11 +262,13 @@ class Simulator:
         While syncs are in flight or long work is done in slices, the tick spans several of the server's;
         clients may continue meanwhile, unless it is `whole`.
         """
-        group = self.engine.group
+        commit, deferrals = self.engine.commit, self.engine.deferrals
         if not self._is_open:
             self._was_faulty = False
         self._tick()
-        while group.count or group.ready or self.engine.slices or (self._is_open and self._awake):
+        while (
+            commit.in_flight or deferrals.has_ready or self.engine.slices or (self._is_open and self._awake)
+        ):
             self._is_open = True
             if not whole and self.disk.random.random() < 0.25:
                 return
@@ -337,11 +339,11 @@ class Simulator:
             if record.config.retention is not RetentionPolicy.LIMITS:
                 note_settled(self, record, self.in_flight)
             record.look(stream, self.now)
-            if written and stream.write_failure is None and name not in self.engine.tick._unwritten:
+            if written and stream.durability.failure is None and not self.engine.commit.is_unwritten(stream):
                 record.wrote()
                 if record.copies is not None:
                     record.copies.wrote(stream)
-                if self.always and not stream.syncing:
+                if self.always and not stream.durability.is_syncing:
                     record.was_synced(record.kept)
         for name in [name for name in self.streams if name not in self.engine.streams]:
             require(("delete", name) in self.in_flight, "acked means kept", f"stream {name} vanished")
@@ -370,7 +372,7 @@ class Simulator:
                 del self.consumers[key]
                 self.removals.vanished(known, expired=key not in self.in_flight, faulty=self.faulty())
             elif consumer not in engine.tick._lagging:
-                known.wrote(stream_too=consumer.stream.write_failure is None)
+                known.wrote(stream_too=consumer.stream.durability.failure is None)
         working = not self.disk.fail_rate and self.disk.room is None
         for waiting in self.publishes.values():
             record = self.streams.get(waiting.stream)
@@ -415,7 +417,7 @@ class Simulator:
             if due is None or due > until:
                 break
             self.now = max(self.now, due)
-            sync_due, faults = engine.tick._sync_due, self.disk.faults
+            sync_due, faults = engine.commit.sync_due, self.disk.faults
             with self._log:
                 engine.tick.on_time(self.now)
             if sync_due is not None and sync_due <= self.now:
@@ -423,7 +425,7 @@ class Simulator:
                 self._syncs = [
                     (record, record.kept)
                     for name, record in self.streams.items()
-                    if name in engine.streams and engine.streams[name].write_failure is None
+                    if name in engine.streams and engine.streams[name].durability.failure is None
                 ]
                 self._finish_work(0.0)
             self.tick(whole=True)
@@ -512,7 +514,7 @@ class Simulator:
     def faulty(self) -> bool:
         """Whether the disk fails now, or writes waited for a retry when the tick started."""
         return self._was_faulty or bool(
-            self.disk.fail_rate or self.disk.room is not None or self.engine.tick._failing
+            self.disk.fail_rate or self.disk.room is not None or self.engine.commit.has_failing
         )
 
     def ack(self, record: ConsumerRecord, reply: str, seq: int, body: bytes, *, double: bool) -> None:

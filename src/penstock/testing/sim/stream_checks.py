@@ -173,7 +173,7 @@ class StreamRecord:
         """Adopts and checks the changes since the last look."""
         log = stream.log
         self.config = stream.config
-        self.rolling = stream.rolling
+        self.rolling = stream.durability.is_rolling_up
         self.window_ns = min(self.window_ns, stream.config.duplicate_window)
         fresh = self.read(log, self.last_seq + 1)
         if self.copies is not None:

@@ -1,0 +1,260 @@
+"""Makes streams durable: writes, syncs, retries after a failure. With `sync: always`, acks wait for the disk.
+
+A tick writes every stream that changed. Without `sync: always` what is written is durable, and a sync follows
+every `sync_interval`. With it, a stream that was written starts a sync in the background, and one sync covers
+everything that arrived during the previous one. While it is in flight, the stream is blocked (durability.py):
+publishes collect in its sink, its acks are deferred, and its consumers deliver nothing; other streams
+continue. When the sync completes, the stream runs the rest of its tick (acknowledge, deliver), in which
+everything in its log is durable. Then the collected publishes are applied as one batch, written and synced.
+
+What a request changes is synced inline before its response: such changes are rare, and a background sync
+would have to defer the response.
+
+Invariants: each sync that starts is followed by exactly one event of the stream's durability, its end or its
+failure; between a write and the end of its sync, nothing of a stream leaves the server.
+
+Rejected: applying publishes during a sync (every read of the log would have to exclude the messages above the
+last durable one for consumers).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.errors import StoreWriteError
+from penstock.jetstream.deadlines import earliest
+from penstock.jetstream.durability import State
+from penstock.protocol.api import PersistMode
+
+if TYPE_CHECKING:
+    from penstock.jetstream.limits import EngineConfig
+    from penstock.jetstream.stream.stream_replica import StreamReplica
+
+log = logging.getLogger("penstock.jetstream")
+
+
+@dataclass(frozen=True)
+class CommitPorts:
+    """What LocalCommit uses of its engine.
+
+    config: the present configuration. clock: ns since the epoch. wake: requests the end of a tick. blocked:
+    called when a stream is blocked by a sync (True), and when that ends. committed: a background sync of the
+    stream ended, well or not; it may acknowledge and deliver. recovered: a stream can be written again.
+    stream_failed: work on a stream raised.
+    """
+
+    config: Callable[[], EngineConfig]
+    clock: Callable[[], int]
+    wake: Callable[[], None]
+    blocked: Callable[[StreamReplica, bool], None]
+    committed: Callable[[StreamReplica], None]
+    recovered: Callable[[StreamReplica], None]
+    stream_failed: Callable[[Exception, StreamReplica], None]
+
+
+class LocalCommit:
+    """Commits what the streams of one account's engine applied to the local disk."""
+
+    def __init__(self, ports: CommitPorts) -> None:
+        self._ports = ports
+        self._unwritten: dict[str, StreamReplica] = {}
+        self._failing: dict[str, StreamReplica] = {}  # streams whose last write or sync failed
+        self._syncing = 0  # streams whose sync is in flight
+        self._starting = False  # start_sync() runs
+        self._unsynced: dict[str, StreamReplica] = {}  # to be synced by the next periodic sync
+        self._sync_due: int | None = None
+        self._retry_due: int | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a background sync that acks wait for is in flight."""
+        return self._syncing > 0
+
+    @property
+    def has_failing(self) -> bool:
+        """Whether the last write or sync of a stream failed."""
+        return bool(self._failing)
+
+    def is_unwritten(self, stream: StreamReplica) -> bool:
+        """Whether the stream has changes to be written."""
+        return stream.name in self._unwritten
+
+    def note(self, stream: StreamReplica) -> None:
+        """Records that a command changed the stream: the tick writes it."""
+        stream.durability.changed()
+        self._unwritten[stream.name] = stream
+
+    def drop(self, stream: StreamReplica) -> None:
+        """Forgets a stream that is deleted or set aside. A sync in flight ends without effect."""
+        for table in (self._unwritten, self._failing, self._unsynced):
+            table.pop(stream.name, None)
+        if stream.durability.close():
+            self._syncing -= 1
+            self._ports.wake()
+
+    def begin_again(self, streams: Iterable[StreamReplica]) -> None:
+        """Writes all of them in the next tick: a step failed and lost track of what changed."""
+        for stream in streams:
+            self.note(stream)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Writes what changed to the operating system; with `sync: always`, starts the syncs."""
+        unwritten, self._unwritten = self._unwritten, {}
+        for stream in unwritten.values():
+            if stream.durability.is_syncing:
+                # A timer changed it during its sync. No ack depends on that change, so write it afterwards.
+                self._unwritten[stream.name] = stream
+                continue
+            try:
+                self._write(stream)
+            except Exception as error:
+                self._ports.stream_failed(error, stream)
+        if self._unsynced and self._sync_due is None:
+            self._sync_due = self._ports.clock() + self._ports.config().sync_interval_ns
+
+    def write_now(self, stream: StreamReplica) -> None:
+        """Writes a request's change before its response. Raises StoreWriteError: the change is applied, and
+        written when the disk recovers, but until then a crash could lose it."""
+        self._unwritten.pop(stream.name, None)
+        self._write(stream)
+        failure = stream.durability.failure
+        if failure is not None:
+            raise StoreWriteError(failure.description)
+
+    def _write(self, stream: StreamReplica) -> None:
+        try:
+            stream.write()
+            is_synced = self._acks_wait_for_sync(stream)
+            if is_synced and not stream.durability.take_sync_asked():
+                self._start_sync(stream)
+                return
+            if is_synced:
+                # A request's response follows in this tick and must not precede durability: sync inline.
+                stream.store.sync()
+            elif not stream.is_memory:
+                self._unsynced[stream.name] = stream
+        except StoreWriteError as error:
+            self._failed(stream, error)
+        else:
+            if stream.durability.written():
+                self._recovered(stream)
+
+    def _acks_wait_for_sync(self, stream: StreamReplica) -> bool:
+        return (
+            not stream.is_memory
+            and self._ports.config().sync_always
+            and stream.config.persist_mode is not PersistMode.ASYNC
+        )
+
+    def _recovered(self, stream: StreamReplica) -> None:
+        log.warning("stream %s can be written again", stream.name)
+        self._failing.pop(stream.name, None)
+        self._ports.recovered(stream)
+
+    def _failed(self, stream: StreamReplica, error: StoreWriteError) -> None:
+        log.error("stream %s cannot be written, its publishes are rejected: %s", stream.name, error)
+        stream.write_failed(str(error))
+        self._failing[stream.name] = stream
+        self.retry_later()
+
+    # --- syncing -------------------------------------------------------------------------------
+
+    def _start_sync(self, stream: StreamReplica) -> None:
+        """Starts the sync of a stream that was written. Raises StoreWriteError when it ended at once and
+        failed."""
+        failed: list[StoreWriteError] = []
+
+        def done(error: StoreWriteError | None) -> None:
+            if not stream.durability.is_syncing:
+                return  # drop() ended it: the stream was deleted or set aside during the sync
+            self._syncing -= 1
+            # A store may complete the sync inside start_sync(). The caller is then still writing: it gets the
+            # error as an exception, and its tick sends the acks itself.
+            starting = self._starting
+            if not starting:
+                self._ports.wake()  # before what may raise: the next tick runs the requests that waited
+            if error is None:
+                stream.durability.sync_ended()
+            elif starting:
+                failed.append(error)
+            else:
+                self._failed(stream, error)
+            self._ports.blocked(stream, False)
+            if not starting:
+                self._committed(stream)
+
+        # Block the stream before the sync starts: from here until done(), nothing of it may leave the server.
+        recovered = stream.durability.sync_started()
+        self._ports.blocked(stream, True)
+        self._syncing += 1
+        self._starting = True
+        try:
+            stream.store.start_sync(done)
+        finally:
+            self._starting = False
+        if failed:
+            raise failed[0]
+        if recovered:
+            self._recovered(stream)
+
+    def _committed(self, stream: StreamReplica) -> None:
+        try:
+            self._ports.committed(stream)
+        except Exception as fault:
+            self._ports.stream_failed(fault, stream)
+        if stream.name in self._unwritten:
+            self._ports.wake()
+
+    def _sync_unsynced(self) -> None:
+        """The periodic sync."""
+        unsynced, self._unsynced = self._unsynced, {}
+        for stream in unsynced.values():
+            try:
+                stream.store.start_sync(partial(self._periodic_sync_ended, stream))
+                stream.store.trim_cache()
+            except Exception as error:
+                self._ports.stream_failed(error, stream)
+
+    def _periodic_sync_ended(self, stream: StreamReplica, error: StoreWriteError | None) -> None:
+        if error is None or stream.durability.state is State.CLOSED:
+            return
+        log.error("stream %s: the periodic sync failed, the next one retries: %s", stream.name, error)
+        self._unsynced[stream.name] = stream
+        if self._sync_due is None:
+            self._sync_due = self._ports.clock() + self._ports.config().sync_interval_ns
+            self._ports.wake()
+
+    # --- deadlines -----------------------------------------------------------------------------
+
+    def retry_later(self) -> None:
+        """Requests a retry of what failed to be written, after `write_retry`."""
+        if self._retry_due is None:
+            self._retry_due = self._ports.clock() + self._ports.config().write_retry_ns
+
+    @property
+    def sync_due(self) -> int | None:
+        """When (ns) the next periodic sync starts."""
+        return self._sync_due
+
+    def next_deadline(self) -> int | None:
+        """When (ns) a sync or a retry is due; None for never."""
+        return earliest(self._sync_due, self._retry_due)
+
+    def sync_if_due(self, now: int) -> None:
+        """Starts the periodic sync when it is due."""
+        if self._sync_due is not None and self._sync_due <= now:
+            self._sync_due = None
+            self._sync_unsynced()
+
+    def take_retries(self, now: int) -> list[StreamReplica] | None:
+        """The streams to write again; None when no retry is due."""
+        if self._retry_due is None or self._retry_due > now:
+            return None
+        self._retry_due = None
+        return list(self._failing.values())
