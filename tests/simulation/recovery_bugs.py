@@ -97,7 +97,7 @@ def damaged_head_stops_the_reader(patch: pytest.MonkeyPatch) -> None:
 
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
-    (tail_cut_in_two_steps, "sequence", 93000225),
+    (tail_cut_in_two_steps, "no resurrection", 94008677),
     (removals_before_what_they_rest_on, "prefix", 194),
     (index_of_a_file_with_a_hole_given_up, "acked means kept", 96011370),
     (room_made_in_any_order, "no resurrection", 96006911),

@@ -131,8 +131,9 @@ def test_a_secure_removal_that_is_torn_takes_nothing_else_along(torn_at: int) ->
         stream.log.append(b"S", b"", b"a payload of some length %d" % number, number)
     stream.write()
     stream.log.remove(2, True)
-    # The note of the removal is written and synced, then the record is written over.
-    disk.kill_at = disk.ops + 4
+    # The list (two operations) and the note of the removal are written and synced (three), then the record is
+    # written over.
+    disk.kill_at = disk.ops + 7
     disk.random = TearAt(torn_at)
     with pytest.raises(Killed):
         stream.write()

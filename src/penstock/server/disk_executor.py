@@ -1,14 +1,14 @@
 """Background disk work: two threads, with results delivered in the event loop.
 
-Invariant: the loop's thread calls every `done` once, from the loop or within drain(). If `done` raises, it is
-called once more with an error, so that its owner does not wait for ever.
+Invariant: the loop's thread calls every `done` once, from the loop or within complete_one(). If `done`
+raises, it is called once more with an error, so that its owner does not wait for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import faults
 from penstock.errors import StoreError
@@ -19,17 +19,23 @@ THREADS = 2
 lock."""
 
 
+class _Pending(NamedTuple):
+    work: Work[Any]
+    done: Done[Any]
+    owner: object
+
+
 class LoopExecutor:
     """Implements store.executor.DiskExecutor. The threads start with the first work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
-        self._waiting: dict[Future[Any], Done[Any]] = {}
+        self._waiting: dict[Future[Any], _Pending] = {}
 
-    def run(self, work: Work[T], done: Done[T]) -> None:
+    def run(self, work: Work[T], done: Done[T], owner: object) -> None:
         future = self._threads.submit(work)
-        self._waiting[future] = done
+        self._waiting[future] = _Pending(work, done, owner)
         future.add_done_callback(self._on_done)
 
     def _on_done(self, future: Future[Any]) -> None:
@@ -39,20 +45,39 @@ class LoopExecutor:
     def _finish(self) -> None:
         # Take everything that is done: if a result was not delivered, the next one delivers it.
         for one in [one for one in self._waiting if one.done()]:
-            done = self._waiting.pop(one, None)
-            if done is not None:  # drain() has not delivered it yet
-                faults.contain(_deliver, _delivery_failed, one, done)
+            pending = self._waiting.pop(one, None)
+            if pending is not None:  # complete_one() has not delivered it yet
+                faults.contain(_deliver, _delivery_failed, one, pending.done)
 
-    def drain(self) -> None:
-        while self._waiting:
-            future = next(iter(self._waiting))
-            wait([future])
-            self._finish()
+    def complete_one(self, owner: object) -> bool:
+        future = next((one for one, pending in self._waiting.items() if pending.owner is owner), None)
+        if future is None:
+            return False
+        self._complete(future)
+        return True
+
+    def _complete(self, future: Future[Any]) -> None:
+        pending = self._waiting.pop(future)
+        if future.cancel():
+            # It waits for a thread, behind the work of others, which may sync for seconds.
+            future = _run_here(pending.work)
+        wait([future])
+        faults.contain(_deliver, _delivery_failed, future, pending.done)
 
     def close(self) -> None:
         """Completes pending work and ends the threads."""
-        self.drain()
+        while self._waiting:
+            self._complete(next(iter(self._waiting)))
         self._threads.shutdown()
+
+
+def _run_here(work: Work[Any]) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(work())
+    except Exception as error:  # noqa: BLE001 (_deliver() raises it again)
+        future.set_exception(error)
+    return future
 
 
 def _deliver(future: Future[Any], done: Done[Any]) -> None:

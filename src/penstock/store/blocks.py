@@ -14,9 +14,11 @@ Ordering:
 - A rewritten block replaces its file only after all later block files were synced: these contain the
   messages that replaced the omitted ones, and they carry the sequences. With `sync: always` the same order
   holds for indexes and for removed files.
+- A securely removed record is overwritten after a sync that covers its tombstone (see erasures.py).
 
-write() itself does what it promises. Writing indexes, compressing and rewriting blocks are background jobs:
-one at a time for a stream, and nothing else touches the files of a job in flight.
+write() itself does what it promises, but the overwriting, which follows that sync. Writing indexes,
+compressing and rewriting blocks are background jobs: one at a time for a stream, and nothing else touches the
+files of a job in flight. After close(), jobs in flight change no more names.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock import faults
 from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
@@ -37,7 +40,9 @@ from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.store.disk import Disk, RecordReads
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
-from penstock.store.files import OpenFiles, remove_file, sync_directory, write_atomically
+from penstock.store.erasures import Covered, Erasures, Patch, find_records, notes_end, sequence_of
+from penstock.store.executor import drain
+from penstock.store.files import OpenFiles, Permit, remove_file, sync_directory, write_atomically
 
 logger = logging.getLogger("penstock.store")
 
@@ -117,7 +122,13 @@ def is_self_contained(number: int, data: memoryview) -> bool:
 
 
 def write_index(
-    files: OpenFiles, directory: Path, number: int, index: bytes, *, after: Sequence[Path] = ()
+    files: OpenFiles,
+    directory: Path,
+    number: int,
+    index: bytes,
+    *,
+    after: Sequence[Path] = (),
+    permit: Permit | None = None,
 ) -> None:
     """Writes a closed block's exported index, tied to its file, after syncing the files `after`. A failure is
     only logged: it makes the next recovery slower."""
@@ -125,9 +136,19 @@ def write_index(
     try:
         sync_files(files.disk, after)
         size, tail = fingerprint(files.disk, block_path(directory, number))
-        files.replace(path, MessageBlock.tie_index(index, size, tail), sync=False)
+        tied = MessageBlock.tie_index(index, size, tail)
+        files.replace(path, tied, sync=False, permit=permit)
     except (StoreWriteError, OSError) as error:
-        logger.warning("%s: index not written: %s", path, error)
+        if permit is None or not permit.is_revoked:
+            logger.warning("%s: index not written: %s", path, error)
+
+
+class _Sync(NamedTuple):
+    """What a sync covers."""
+
+    numbers: set[int]  # blocks
+    names_changed: bool
+    erasures: Covered
 
 
 class BlockFiles:
@@ -143,18 +164,21 @@ class BlockFiles:
         self._unsynced: set[int] = set()  # blocks written since the last sync
         self._was_clean = False  # everything was on disk when the last write began
         self._in_order = False  # this write syncs each file before it writes the next one
-        self._syncing: set[int] = set()  # blocks covered by a sync in flight
+        self._in_flight: list[_Sync] = []  # syncs
+        self._syncing: set[int] = set()  # blocks covered by them
         self._names_changed = False
         self._known: set[int] = set()  # blocks that have a file
-        self._patches: list[tuple[int, int, bytes]] = []  # secure removals: block, offset, tombstone
+        self._erasures = Erasures(directory, files)
         self._rewrites: list[tuple[MessageBlock | None, list[int]]] = []
         self._index_only: set[int] = set()  # blocks readable only with their index: they are rewritten
         self._closing: deque[MessageBlock] = deque()
         self._dropped: list[int] = []
         self._dropped_unwritten: list[int] = []  # dropped, but their tombstones are not written yet
+        self._jobs, self._syncs = object(), object()  # owners of the work in the executor
         self._busy_number = 0  # block of the job in flight
         self._removing: list[int] = []  # blocks whose files the job in flight removes
         self._failed = False  # the last job failed; the next write() tries again
+        self._permit = Permit()  # of the jobs
         self._in_maintenance = self._closed = False
         self._compactions_left = 0
         self._removals = 0  # removals in slices that have begun and not ended
@@ -252,25 +276,25 @@ class BlockFiles:
         self._was_clean = not self._unsynced and not self._syncing
         self._in_order = log.flush_notes() and self._was_clean
         try:
-            self._write_new(log)
+            self._write_all(log)
         except StoreWriteError:
             if not self._free_space(log):
                 raise
-            self._write_new(log)
+            self._write_all(log)
         log.all_written()
+        self._erasures.written()
         self._failed = self._in_order = False
-        self._patches += log.take_patches()
-        if self._patches:
-            # A record half overwritten at a power loss is unreadable. Its message is known to be removed only
-            # if the tombstone of the removal is on disk, so it is synced before any record is overwritten.
-            self.sync()
         self._closing.extend(log.take_closed())
         self._dropped += self._dropped_unwritten
         self._dropped_unwritten.clear()
+        self._sync_for_erasures(log)
         self._run_maintenance(log)
-        if len(self._closing) > CLOSING_MAX:
-            # The executor is too slow: blocks that are not finalised stay in memory, so bound their number.
-            self._files.executor.drain()
+        while len(self._closing) > CLOSING_MAX and self._files.executor.complete_one(self._jobs):
+            pass  # the executor is too slow: blocks that are not finalised stay in memory, so bound them
+
+    def _write_all(self, log: StreamLog) -> None:
+        self._names_changed |= self._erasures.add(log.take_patches())
+        self._write_new(log)
 
     @contextmanager
     def removing(self) -> Iterator[None]:
@@ -357,8 +381,8 @@ class BlockFiles:
         self._in_maintenance = True
         self._compactions_left = 0 if self._removals else COMPACTIONS_A_WRITE
         try:
-            if self._patches:
-                self._apply_patches(log)
+            if self._erasures.ready:
+                self._erase()
             while not self._busy_number and not self._failed and self._start_next_job(log):
                 pass
         finally:
@@ -398,9 +422,9 @@ class BlockFiles:
             self._remove(log)
             return True
         if not self._rewrites and self._index_only:
-            self._rewrites += rewrite_block(log, self._index_only.pop())
+            self._add_rewrites(rewrite_block(log, self._index_only.pop()))
         if not self._rewrites and self._compactions_left:
-            self._rewrites += compact(log, 1)
+            self._add_rewrites(compact(log, 1))
             self._compactions_left -= 1
         if not self._rewrites:
             return False
@@ -411,6 +435,12 @@ class BlockFiles:
         if made is not None:
             self._replace(log, made)
         return True
+
+    def _add_rewrites(self, rewrites: list[tuple[MessageBlock | None, list[int]]]) -> None:
+        self._rewrites += rewrites
+        for made, _ in rewrites:
+            if made is not None:
+                self._erasures.rewritten(made.number)
 
     def _next_rewrite(self, log: StreamLog) -> MessageBlock | None:
         """Returns the first rewritten block that is still in the log; schedules the files of the others for
@@ -447,10 +477,13 @@ class BlockFiles:
 
         def work() -> None:
             if data is not None:
-                write_atomically(self._disk, path, self._file_cipher.encode(data, path, compress=compress))
-            write_index(self._files, self._directory, block.number, index, after=before)
+                stored = self._file_cipher.encode(data, path, compress=compress)
+                write_atomically(self._disk, path, stored, permit=self._permit)
+            write_index(self._files, self._directory, block.number, index, after=before, permit=self._permit)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
+            if self._closed:
+                return
             if error is not None:
                 logger.warning("%s: block not compressed: %s", path, error)
                 # The original file is intact, so the index that describes it can still be written.
@@ -463,7 +496,7 @@ class BlockFiles:
             self._job_done(log)
 
         self._busy_number = block.number
-        self._files.executor.run(work, done)
+        self._files.executor.run(work, done, self._jobs)
 
     def _replace(self, log: StreamLog, made: MessageBlock) -> None:
         """Replaces a block's file by its rewritten version. After an error such as a full disk it is tried
@@ -483,10 +516,12 @@ class BlockFiles:
         def work() -> None:
             sync_files(self._disk, before)
             stored = self._file_cipher.encode(data, path, compress=compress) if whole else data
-            write_atomically(self._disk, path, stored)
-            write_index(self._files, self._directory, made.number, index_body)
+            write_atomically(self._disk, path, stored, permit=self._permit)
+            write_index(self._files, self._directory, made.number, index_body, permit=self._permit)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
+            if self._closed:
+                return
             if error is not None:
                 logger.error("%s: cannot rewrite the block: %s", path, error)
                 self._failed = True
@@ -502,7 +537,7 @@ class BlockFiles:
 
         assert not self._busy_number, (self._busy_number, made.number)
         self._busy_number = made.number
-        self._files.executor.run(work, done)
+        self._files.executor.run(work, done, self._jobs)
 
     def _unsynced_after(self, number: int) -> list[Path]:
         """The files that must be on disk before anything there reflects a removal from this block: they
@@ -538,6 +573,8 @@ class BlockFiles:
             self._unlink(numbers)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
+            if self._closed:
+                return
             if error is not None:
                 # Tombstones in this block may cover earlier blocks: no other file may go until this removal
                 # succeeded.
@@ -551,7 +588,7 @@ class BlockFiles:
 
         assert not self._busy_number, (self._busy_number, numbers)
         self._busy_number, self._removing = numbers[0], numbers
-        self._files.executor.run(work, done)
+        self._files.executor.run(work, done, self._jobs)
 
     def _successor_to_sync(self, log: StreamLog, number: int) -> set[int]:
         """The block to sync before blocks up to `number` may go; empty when a later one is on disk
@@ -573,37 +610,86 @@ class BlockFiles:
         for number in numbers:
             path = block_path(self._directory, number)
             try:
-                self._disk.unlink(index_path(self._directory, number))
-                self._disk.unlink(path)
+                with self._permit:
+                    self._disk.unlink(index_path(self._directory, number))
+                with self._permit:
+                    self._disk.unlink(path)
             except OSError as error:
                 raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error
 
     # ------------------------------------------------------------------ secure removals
 
-    def _apply_patches(self, log: StreamLog) -> None:
+    def recover_erasures(self, log: StreamLog) -> None:
+        """Continues to overwrite what another process did not get to overwrite."""
+        by_block: dict[int, list[Patch]] = {}
+        for patch in self._erasures.recover():
+            if patch.number in self._known and log.load(sequence_of(patch)) is None:
+                by_block.setdefault(patch.number, []).append(patch)
+        confirmed: list[Patch] = []
+        rewriting: list[Patch] = []
+        for number, patches in by_block.items():
+            try:
+                found = find_records(self.read(number), patches)
+            except StoreError as error:
+                logger.error("%s; securely removed records may still be in it", error)
+                continue
+            if found is None:
+                self._index_only.add(number)
+                rewriting += patches
+            else:
+                confirmed += [patch for patch in found if self._may_erase(log, patch)]
+        self._erasures.resume(confirmed, rewriting)
+        self._sync_for_erasures(log)
+
+    def _may_erase(self, log: StreamLog, patch: Patch) -> bool:
+        """The record of the last message may be the only one with the stream's last time: a write that was
+        torn lost the note of it, and its removal was not confirmed."""
+        last = log.block_list()[-1].number
+        return sequence_of(patch) < log.last_seq or notes_end(self.read(last), log.last_seq)
+
+    def _sync_for_erasures(self, log: StreamLog) -> None:
+        """Syncs the tombstones of records that are to be overwritten. With a sync in flight, its end calls
+        this again."""
+        if self._erasures.need_sync and not self._in_flight and not self._closed:
+            self.start_sync(log, self._synced_for_erasures)
+
+    def _synced_for_erasures(self, error: StoreWriteError | None) -> None:
+        if error is not None:
+            logger.warning("%s: removed records are not overwritten yet: %s", self._directory, error)
+
+    def _rewriting(self) -> set[int]:
+        """Blocks whose files still have records that a rewrite omits."""
+        waiting = {made.number for made, _ in self._rewrites if made is not None}
+        return waiting | self._index_only | {self._busy_number}
+
+    def _erase(self) -> None:
         """Overwrites securely removed records with tombstones; defers those in files that a job or sync is
         using."""
-        rewritten = {made.number for made, _ in self._rewrites if made is not None}
-        waiting, self._patches = self._patches, []
-        by_block: dict[int, list[tuple[int, bytes]]] = {}
-        for number, offset, data in waiting:
-            if number == self._busy_number or number in self._syncing:
-                self._patches.append((number, offset, data))
-            elif number in self._known and number not in rewritten:
-                by_block.setdefault(number, []).append((offset, data))
+        erasures = self._erasures
+        rewritten = {made.number for made, _ in self._rewrites if made is not None} | self._index_only
+        waiting, erasures.ready = erasures.ready, []
+        by_block: dict[int, list[Patch]] = {}
+        for patch in waiting:
+            if patch.number == self._busy_number or patch.number in self._syncing:
+                erasures.ready.append(patch)
+            elif patch.number in rewritten:
+                erasures.left_to_rewrite([patch])
+            elif patch.number in self._known:
+                by_block.setdefault(patch.number, []).append(patch)
+            else:
+                erasures.overwritten([patch])
         try:
             while by_block:
                 number = next(iter(by_block))
-                self._patch(number, by_block[number])
-                del by_block[number]
+                self._patch(number, [(patch.offset, patch.data) for patch in by_block[number]])
+                done = by_block.pop(number)
+                (erasures.left_to_rewrite if number in self._index_only else erasures.overwritten)(done)
         finally:
-            self._patches += [(number, *patch) for number, patches in by_block.items() for patch in patches]
+            erasures.ready += [patch for patches in by_block.values() for patch in patches]
 
     def _patch(self, number: int, patches: list[tuple[int, bytes]]) -> None:
         """Overwrites records in one block file. Leaves an unreadable file as it is: the tombstones exist
         elsewhere too, and reading the block reports what is lost."""
-        if number in self._index_only:
-            return
         path, index = block_path(self._directory, number), index_path(self._directory, number)
         has_index = self._disk.exists(index)
         try:
@@ -673,17 +759,30 @@ class BlockFiles:
     # ------------------------------------------------------------------ syncing
 
     def sync(self) -> None:
-        """Syncs everything written, after the background jobs ended. Raises StoreWriteError."""
-        self._files.executor.drain()
+        """Syncs everything written, and overwrites what was removed securely. Raises StoreWriteError.
+
+        Waits for this stream's syncs in flight: if one fails, what it covered is written again, and only then
+        does a sync of it say anything. Jobs in flight sync what they write themselves.
+        """
+        drain(self._files.executor, self._syncs)
         self._sync_now()
+        if self._erasures.ready:
+            self._erase()
+            self._sync_now()
+
+    def drain(self) -> None:
+        """Waits for the background work of this stream."""
+        drain(self._files.executor, self._syncs)
+        drain(self._files.executor, self._jobs)
 
     def _sync_now(self) -> None:
-        taken = self._take_unsynced()
+        sync = self._begin_sync()
         try:
-            self._sync_taken(*taken)
+            self._run_sync(sync)
         except StoreWriteError:
-            self._return_unsynced(*taken)
+            self._sync_failed(sync)
             raise
+        self._erasures.sync_succeeded(sync.erasures)
 
     def start_sync(
         self,
@@ -699,20 +798,26 @@ class BlockFiles:
 
         Calls `done` even when the bookkeeping before it raises: acks wait for it.
         """
-        numbers, names_changed = self._take_unsynced()
-        self._syncing |= numbers
+        sync = self._begin_sync()
+        self._in_flight.append(sync)
+        self._syncing |= sync.numbers
 
         def work() -> None:
             sync_files(self._disk, also)
-            self._sync_taken(numbers, names_changed)
-            for directory in filter(self._disk.exists, names):  # a consumer may have been deleted meanwhile
-                sync_directory(self._disk, directory)
+            self._run_sync(sync)
+            for directory in names:
+                self._sync_names(directory)
 
         def note_end(failure: StoreWriteError | None) -> None:
-            self._syncing -= numbers
-            if failure is not None:
-                self._return_unsynced(numbers, names_changed)
-                self._write_again(log, numbers)
+            if self._closed:
+                return  # the files may be those of another stream of this name
+            self._in_flight = [one for one in self._in_flight if one is not sync]
+            self._syncing = set().union(*(one.numbers for one in self._in_flight))
+            if failure is None:
+                self._erasures.sync_succeeded(sync.erasures)
+            else:
+                self._sync_failed(sync)
+                self._write_again(log, sync.numbers)
 
         def finish(_: None, error: StoreError | OSError | None) -> None:
             failure = None if error is None else StoreWriteError(str(error))
@@ -722,27 +827,43 @@ class BlockFiles:
                 faults.contain(step, self._bookkeeping_failed, failure)
             done(failure)
             # The sync that ended may have blocked the removal or overwriting of its files.
-            if (self._patches or self._dropped) and not self._busy_number:
+            if (self._erasures.ready or self._dropped) and not self._busy_number:
                 self._job_done(log)
+            if failure is None:
+                self._sync_for_erasures(log)
 
-        self._files.executor.run(work, finish)
+        self._files.executor.run(work, finish, self._syncs)
 
     def _bookkeeping_failed(self, error: Exception, *_: object) -> None:
         faults.note(f"end of a sync of {self._directory}", error)
 
-    def _take_unsynced(self) -> tuple[set[int], bool]:
-        taken = self._unsynced, self._names_changed
+    def _begin_sync(self) -> _Sync:
+        sync = _Sync(self._unsynced, self._names_changed, self._erasures.begin_sync(self._rewriting))
         self._unsynced, self._names_changed = set(), False
-        return taken
+        return sync
 
-    def _return_unsynced(self, numbers: set[int], names_changed: bool) -> None:
-        self._unsynced |= numbers
-        self._names_changed |= names_changed
+    def _sync_failed(self, sync: _Sync) -> None:
+        self._unsynced |= sync.numbers
+        self._names_changed |= sync.names_changed
+        self._erasures.sync_failed(sync.erasures)
 
-    def _sync_taken(self, numbers: set[int], names_changed: bool) -> None:
-        sync_files(self._disk, [block_path(self._directory, number) for number in sorted(numbers)])
-        if names_changed:
-            sync_directory(self._disk, self._directory)
+    def _run_sync(self, sync: _Sync) -> None:
+        # The list first: on disk without the tombstones it has no effect, but not the other way round.
+        if sync.erasures.noted:
+            sync_files(self._disk, [self._erasures.path])
+        sync_files(self._disk, [block_path(self._directory, number) for number in sorted(sync.numbers)])
+        if sync.names_changed:
+            self._sync_names(self._directory)
+
+    def _sync_names(self, directory: Path) -> None:
+        try:
+            self._disk.sync_directory(directory)
+        except FileNotFoundError:
+            return  # the consumer or the stream was deleted meanwhile
+        except OSError as error:
+            raise StoreWriteError(
+                f"cannot sync the directory: {error.strerror}", path=str(directory)
+            ) from error
 
     def _write_again(self, log: StreamLog, numbers: set[int]) -> None:
         """After a failed sync the system may have dropped the dirty pages and report success from then on
@@ -752,8 +873,10 @@ class BlockFiles:
             tail.written = 0
 
     def close(self) -> None:
-        """Releases the files without writing."""
+        """Releases the files without writing. Jobs in flight end without effect."""
         self._closed = True
+        self._permit.revoke()
+        self._erasures.close()
         for number in self._known:
             self._files.forget(block_path(self._directory, number))
 
@@ -762,7 +885,8 @@ def sync_files(disk: Disk, paths: Iterable[Path]) -> None:
     """Syncs the bytes of these files. Safe in any thread. Raises StoreWriteError."""
     for path in paths:
         try:
-            fd = disk.open(path)
+            # Not created: the path may belong to a new stream or consumer by now.
+            fd = disk.open(path, create=False)
             try:
                 disk.sync(fd)
             finally:

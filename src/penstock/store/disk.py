@@ -41,8 +41,9 @@ class Lock(Protocol):
 class Disk(Protocol):
     """The file operations of the store. Each method raises OSError."""
 
-    def open(self, path: Path, *, truncate: bool = False) -> int:
-        """Opens a file for reading and writing, and creates it when missing. Returns the descriptor."""
+    def open(self, path: Path, *, truncate: bool = False, create: bool = True) -> int:
+        """Opens a file for reading and writing, and creates it when missing, if `create`. Returns the
+        descriptor."""
 
     def close(self, fd: int) -> None:
         """Closes a descriptor."""
@@ -133,8 +134,8 @@ def populate(mapped: mmap.mmap) -> None:
 class LocalDisk:
     """The file system of this machine; see Disk."""
 
-    def open(self, path: Path, *, truncate: bool = False) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    def open(self, path: Path, *, truncate: bool = False, create: bool = True) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return os.open(path, flags | os.O_TRUNC if truncate else flags, 0o640)
 
     def close(self, fd: int) -> None:

@@ -1,7 +1,8 @@
 """Runs blocking disk work away from the thread that serves clients.
 
 The store submits slow operations (syncs, rewritten blocks, snapshots) as a pair: `work` touches only files
-and may run in any thread; `done` changes the store's state and runs in the thread that owns the store.
+and may run in any thread; `done` changes the store's state and runs in the thread that owns the store. Each
+pair has an owner (any object), so that its owner can wait for it without waiting for the work of others.
 
 Invariant: each `work` is followed by exactly one call of its `done`, which receives the result or the disk
 error.
@@ -22,17 +23,26 @@ Done = Callable[[T | None, StoreError | OSError | None], None]
 class DiskExecutor(Protocol):
     """Runs submitted work, now or in another thread."""
 
-    def run(self, work: Work[T], done: Done[T]) -> None:
+    def run(self, work: Work[T], done: Done[T], owner: object) -> None:
         """Runs `work` now or later, then calls done(result, None) or done(None, error)."""
 
-    def drain(self) -> None:
-        """Waits until all submitted work is done and every `done` was called."""
+    def complete_one(self, owner: object) -> bool:
+        """Waits until one work of this owner is done, and calls its `done`. Returns False when it has none.
+
+        Never waits for the work of another owner: work that has not started runs in the calling thread.
+        """
+
+
+def drain(executor: DiskExecutor, owner: object) -> None:
+    """Waits until all work of this owner is done and every `done` of it was called."""
+    while executor.complete_one(owner):
+        pass
 
 
 class InlineExecutor:
     """Runs work at once in the calling thread: for tests, tools and single-threaded callers."""
 
-    def run(self, work: Work[T], done: Done[T]) -> None:
+    def run(self, work: Work[T], done: Done[T], owner: object = None) -> None:
         try:
             result = work()
         except (StoreError, OSError) as error:
@@ -40,5 +50,6 @@ class InlineExecutor:
         else:
             done(result, None)
 
-    def drain(self) -> None:
-        """No-op: nothing is ever pending."""
+    def complete_one(self, owner: object) -> bool:
+        """Returns False: nothing is ever pending."""
+        return False

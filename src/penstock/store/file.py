@@ -124,7 +124,6 @@ class FileAccountStore:
         if not self._disk.exists(path / META):
             # Only a damaged meta makes its directory differ: do not read those of all streams.
             path = list_assets(self._files, self._streams_directory, META).get(name, path)
-        self._files.executor.drain()
         hidden = hide_directory(self._disk, path, META)
         self._undeleted.discard(name)
         return remove_hidden(self._disk, hidden, files="msgs", directories="consumers")

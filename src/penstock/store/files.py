@@ -7,7 +7,10 @@ quote_name() contain no separator, no leading dot and nothing special to a shell
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,16 +65,53 @@ def sync_directory(disk: Disk, directory: Path) -> None:
         raise StoreWriteError(f"cannot sync the directory: {error.strerror}", path=str(directory)) from error
 
 
+class Permit:
+    """Lets background work change names in a directory, until the owner gives the directory up.
+
+    A deleted stream or consumer does not wait for its work in flight, and another one of the same name may
+    get a directory of the same path at once: late work would change the files of that one. Such work enters
+    the permit for each single change of a name; after revoke() entering raises FileNotFoundError. The lock is
+    not held while file contents are written or synced, so revoke() does not wait for these.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_revoked = False
+
+    def revoke(self) -> None:
+        """Ends the permit. On return no change of a name is in progress."""
+        with self._lock:
+            self.is_revoked = True
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self.is_revoked:
+            self._lock.release()
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def write_atomically(
-    disk: Disk, path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True
+    disk: Disk,
+    path: Path,
+    data: bytes,
+    *,
+    sync: bool = True,
+    sync_name: bool = True,
+    permit: Permit | None = None,
 ) -> None:
     """Replaces a file: after a crash it is either the old or the new one. Raises StoreWriteError.
 
     `sync`: this also holds for a crash of the machine. `sync_name`: the new file is durable on return.
+    `permit`: of background work.
     """
     temporary = path.with_name(path.name + ".new")
+    permitted = permit or contextlib.nullcontext()
     try:
-        fd = disk.open(temporary, truncate=True)
+        with permitted:
+            fd = disk.open(temporary, truncate=True)
         try:
             written = 0
             with memoryview(data) as view:
@@ -82,9 +122,10 @@ def write_atomically(
                 disk.sync(fd)
         finally:
             disk.close(fd)
-        disk.rename(temporary, path)
+        with permitted:
+            disk.rename(temporary, path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the next start removes it
+        with contextlib.suppress(OSError), permitted:  # the next start removes it
             disk.unlink(temporary)
         raise StoreWriteError(f"cannot replace the file: {error.strerror}", path=str(path)) from error
     if sync and sync_name:
@@ -346,9 +387,18 @@ class OpenFiles:
         """Reads and decrypts a small file. Raises StoreCorruptError, StoreError without the key, OSError."""
         return self.file_cipher.unseal(self.disk.read(path), path)
 
-    def replace(self, path: Path, data: bytes, *, sync: bool = True, sync_name: bool = True) -> None:
+    def replace(
+        self,
+        path: Path,
+        data: bytes,
+        *,
+        sync: bool = True,
+        sync_name: bool = True,
+        permit: Permit | None = None,
+    ) -> None:
         """write_atomically() with encryption."""
-        write_atomically(self.disk, path, self.file_cipher.seal(data, path), sync=sync, sync_name=sync_name)
+        sealed = self.file_cipher.seal(data, path)
+        write_atomically(self.disk, path, sealed, sync=sync, sync_name=sync_name, permit=permit)
 
     def is_to_encrypt(self, path: Path) -> bool:
         """Whether a file is plain although the store has a key, which was configured after it was written."""

@@ -28,11 +28,14 @@ from pathlib import Path
 from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
 from penstock.kernels.log.records import xxh64_digest
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
+from penstock.store.executor import drain
 from penstock.store.files import (
     META,
     OpenFiles,
+    Permit,
     pack_meta,
     remove_directory,
+    remove_file,
     replace_meta,
     sync_directory,
     unpack_meta,
@@ -128,6 +131,7 @@ class FileConsumerStore:
         self._names_changed = False  # in its directory, since the last sync
         self.is_new = False  # its directory's own name may not be durable; the stream's sync covers it
         self._snapshotting = False
+        self._permit = Permit()  # of the snapshot in flight
         self._loaded = False
         self._closed = False
         self.undeleted: set[str] = set()  # contains its name while its files could not be removed
@@ -175,7 +179,7 @@ class FileConsumerStore:
         self.meta = meta
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
-        self._files.executor.drain()
+        drain(self._files.executor, self)
         self.write()
         self._state, self._base = read_state(self._files, self._directory / STATE)
         self._go_to(self._base)
@@ -332,9 +336,9 @@ class FileConsumerStore:
     def snapshot(self, state: bytes) -> None:
         if not self._loaded:
             self.load()
-        self._files.executor.drain()
+        self._cancel_snapshot()
         before = self._journals_before(self._generation + 1)
-        self._write_state(state, self._generation + 1)
+        self._write_state(state, self._generation + 1, self._permit)
         # The state is on disk before any older journal goes: a crash between the two leaves both readable.
         self._next_generation()
         self._base, self._state = self._generation, state
@@ -352,14 +356,15 @@ class FileConsumerStore:
         self._next_generation()
         generation = self._generation
         before = self._journals_before(generation)
+        permit = self._permit
 
         def work() -> None:
-            self._write_state(state, generation)
+            self._write_state(state, generation, permit)
 
         def done(_: None, error: StoreError | OSError | None) -> None:
+            if permit is not self._permit or self._closed:
+                return  # a newer snapshot took its place, or the consumer is gone
             self._snapshotting = False
-            if self._closed:
-                return
             if error is not None:
                 logger.warning("consumer %s: snapshot failed, keeping the journal: %s", self.name, error)
                 return
@@ -368,11 +373,21 @@ class FileConsumerStore:
             self._unlink(before)
 
         self._snapshotting = True
-        self._files.executor.run(work, done)
+        self._files.executor.run(work, done, self)
 
-    def _write_state(self, state: bytes, generation: int) -> None:
+    def _cancel_snapshot(self) -> None:
+        """Keeps the snapshot in flight from replacing a newer one. It may have replaced the old one already;
+        the journals since that are still there."""
+        if self._snapshotting:
+            self._permit.revoke()
+            self._permit = Permit()
+            self._snapshotting = False
+            # The work may still write to its temporary file: the next snapshot must not open the same one.
+            remove_file(self._disk, self._directory / f"{STATE}.new")
+
+    def _write_state(self, state: bytes, generation: int, permit: Permit) -> None:
         head = _STATE.pack(_STATE_MAGIC, generation, xxh64_digest(state, generation))
-        self._files.replace(self._directory / STATE, head + state, sync_name=False)
+        self._files.replace(self._directory / STATE, head + state, sync_name=False, permit=permit)
 
     def _next_generation(self) -> None:
         self._files.forget(self._journal)
@@ -395,23 +410,21 @@ class FileConsumerStore:
         if self._closed:
             return
         try:
-            self._files.executor.drain()
+            drain(self._files.executor, self)
             self.write()
             self.sync()
         finally:
-            self._closed = True
-            self._files.forget(self._journal)
+            self.abandon()
 
     def abandon(self) -> None:
         self._closed = True
+        self._permit.revoke()
         self._files.forget(self._journal)
 
     def delete(self, *, sync: bool = False) -> None:
-        self._files.executor.drain()
         self._pending.clear()
         self._unsynced.clear()
-        self._closed = True
-        self._files.forget(self._journal)
+        self.abandon()
         self.undeleted.add(self.name)
         remove_directory(self._disk, self._directory, META, sync_name=sync)
         self.undeleted.discard(self.name)

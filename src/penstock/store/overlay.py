@@ -57,7 +57,9 @@ class OverlayDisk:
             self._gone.discard(path)
         return self._files[path]
 
-    def open(self, path: Path, *, truncate: bool = False) -> int:
+    def open(self, path: Path, *, truncate: bool = False, create: bool = True) -> int:
+        if not create and not self.exists(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         if truncate or not self.exists(path):
             self.put(path, b"")
         fd, self._next_fd = self._next_fd, self._next_fd + 1

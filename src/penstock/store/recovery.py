@@ -94,6 +94,7 @@ def recover_log(
         if block in present:
             log.ensure_loaded(block)
             write_index(files, directory, block.number, block.export_index())
+    block_files.recover_erasures(log)
     return log, block_files
 
 

@@ -152,10 +152,10 @@ class FileStreamStore:
             return
         try:
             self.write()
+            self._blocks.drain()  # jobs may write: sync after them
             self.sync()
             for consumer in self._consumers.values():
                 consumer.close()
-            self._files.executor.drain()
         finally:
             self._forget()
 
@@ -175,9 +175,8 @@ class FileStreamStore:
             pass
 
     def begin_delete(self) -> Iterator[object]:
-        self._files.executor.drain()
         self._memory_consumers.clear()
-        self.abandon()
+        self.abandon()  # work in flight changes no more names, here or in a new stream of this name
         self.undeleted.add(self.name)
         hidden = hide_directory(self._disk, self._directory, META)
         self.undeleted.discard(self.name)
@@ -202,7 +201,8 @@ class FileStreamStore:
     def delete_consumer(self, name: str, *, sync: bool = False) -> None:
         if self._memory_consumers.pop(name, None) is None:
             found = list_assets(self._files, self._directory / "consumers", META)
-            self._files.executor.drain()
+            if name in self._consumers:
+                self._consumers[name].abandon()
             path = found.get(name, self._consumer_directory(name))  # maybe hidden already, but not durably
             remove_directory(self._disk, path, META, sync_name=sync)
             self._undeleted.discard(name)

@@ -28,10 +28,17 @@ class Later:
     """Background work that waits until the test does it."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], Any], Callable[[Any, Any], None]]] = []
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any, Any], None], object]] = []
 
-    def run(self, work: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
-        self.waiting.append((work, done))
+    def run(self, work: Callable[[], Any], done: Callable[[Any, Any], None], owner: object) -> None:
+        self.waiting.append((work, done, owner))
+
+    def complete_one(self, owner: object) -> bool:
+        own = [one for one in self.waiting if one[2] is owner]
+        for one in own[:1]:
+            self.waiting.remove(one)
+            InlineExecutor().run(*one)
+        return bool(own)
 
     def drain(self) -> None:
         while self.waiting:

@@ -50,9 +50,11 @@ def check_recovery(sim: Simulator, in_flight: set[tuple[str, str]], *, power: bo
             require(made, "no resurrection", f"stream {name} was deleted and is back")
             sim.streams[name] = known = sim.new_record(stream)
             known.damaged, known.is_promised = sim.damaged, False
+            known.rolling = stream.durability.is_rolling_up
             known.adopt(stream, sim.opened[name])
         elif sim.damaged:
             known.damaged = True
+            known.rolling = stream.durability.is_rolling_up
             known.adopt(stream, sim.opened[name])
         else:
             if ("update", name) in in_flight or name in sim.half_updated:

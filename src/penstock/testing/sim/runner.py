@@ -34,9 +34,17 @@ planted bug `write_not_in_order` shows only where a roll-up is done at once."""
 _CROWDED_SALT = 385929 << 40
 """Decides which seeds those are: none of the seeds that planted bugs are tried with first."""
 
+HASTY_RATE = 0.06
+"""The share of seeds in which clients delete soon, use names again at once, and the server crashes often."""
+
+_HASTY_SALT = 1 << 40
+"""Decides which seeds those are, likewise."""
+
 _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]
 _RISKY = (publish_atomic, workload.schedule_on_a_full_disk, workload.purge_on_a_full_disk)
 _CROWDED_ACTIONS = [action for action, weight in workload.CROWDED_ACTIONS for _ in range(weight)]
+_HASTY_ACTIONS = [action for action, weight in workload.HASTY_ACTIONS for _ in range(weight)]
+_HASTY_DANGER = 4
 SHRINK_RUNS = 150
 
 
@@ -94,7 +102,10 @@ class Run:
         self._skip = frozenset(skip)
         # Drawn from a Random of its own, so that all other seeds keep their runs.
         is_crowded = Random(seed ^ _CROWDED_SALT).random() < CROWDED_RATE
+        self._is_hasty = not is_crowded and Random(seed ^ _HASTY_SALT).random() < HASTY_RATE
         self._actions = _CROWDED_ACTIONS if is_crowded else _ACTIONS
+        if self._is_hasty:
+            self._actions = _HASTY_ACTIONS
         random = Random(seed)
         self.crash_rate = random.choice([0.02, 0.06, 0.12])
         self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
@@ -170,6 +181,8 @@ class Run:
         """The factor for the probability of a crash: atomic operations and work in flight are rare."""
         if self.sim.has_dead_letters_due():
             return 6
+        if self._is_hasty:
+            return _HASTY_DANGER
         return 3 if action in _RISKY else 1
 
     def _restart(self, random: Random, *, power: bool) -> None:
@@ -200,6 +213,7 @@ class Run:
         sim.crash(power=False)
         sim.recover(power=False, twice=True, kill_at=None)
         thorough_checks.check_all(sim)
+        sim.erased.check(sim)
         # Few consumers are removed during a run; effects of power failures on their files, and of failed
         # removals, show here.
         random = Random((self.seed << 12) + STEPS)
@@ -211,6 +225,7 @@ class Run:
         sim.crash(power=power)
         sim.recover(power=power, twice=False, kill_at=None)
         thorough_checks.check_all(sim)
+        sim.erased.check(sim)
 
 
 def fresh_seed() -> int:

@@ -227,10 +227,12 @@ class SimDisk:
 
     # --- the Disk
 
-    def open(self, path: Path, *, truncate: bool = False) -> int:
+    def open(self, path: Path, *, truncate: bool = False, create: bool = True) -> int:
         directory = self._directory(path.parent)
         file = directory.entries.get(path.name)
         if file is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             self._step("open", path)
             self._need(1)
             file = File()

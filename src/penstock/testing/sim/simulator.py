@@ -31,6 +31,7 @@ from penstock.testing.sim.consumer_checks import ConsumerRecord
 from penstock.testing.sim.copy_checks import Copies
 from penstock.testing.sim.counter_checks import Counters
 from penstock.testing.sim.dead_letter_checks import LETTERS, DeadLetterChecks
+from penstock.testing.sim.erasure_checks import Erased
 from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.logtap import LogTap
 from penstock.testing.sim.opened_streams import OpenedStreams
@@ -97,6 +98,7 @@ class Simulator:
         self.batches = BatchBook()
         self.dead_letters = DeadLetterChecks()
         self.removals = Removals()
+        self.erased = Erased()
         self.origins = Origins()
         self.opened: dict[str, int] = {}  # last sequences of the streams that the last crash left
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete or update
@@ -179,6 +181,7 @@ class Simulator:
             self.power_losses += 1
             self.disk.lose_power()
             note_holes(self)
+            self.erased.lost_power(self)
         else:
             self.disk.restart()
 

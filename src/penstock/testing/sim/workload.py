@@ -160,6 +160,25 @@ def delete_stream(sim: Simulator, random: Random) -> None:
             require(record.name not in sim.engine.streams, "delete", f"{record.name} is still there")
 
 
+def recreate_stream(sim: Simulator, random: Random) -> None:
+    """Deletes a stream and creates another one of the name at once: background work of the first may be in
+    flight."""
+    record = any_stream(sim, random)
+    if record is None or record.copies is not None:
+        return
+    publish_one(sim, random, record)
+    sim.tick(whole=random.random() < 0.5)
+    answer = sim.api(f"STREAM.DELETE.{record.name}", b"", ("delete", record.name))
+    if "error" in answer or record.name in sim.streams:
+        return
+    sim.api(f"STREAM.CREATE.{record.name}", stream_config(record.name, random), ("create", record.name))
+    made = sim.streams.get(record.name)
+    if made is not None:
+        for _ in range(random.randrange(4)):
+            publish_one(sim, random, made)
+            sim.tick()
+
+
 def purge(sim: Simulator, random: Random) -> None:
     record = any_stream(sim, random)
     if record is None:
@@ -184,8 +203,11 @@ def delete_message(sim: Simulator, random: Random) -> None:
         return
     seq = random.choice([min(record.live), max(record.live), random.choice(list(record.live))])
     record.asked.append(("delete", seq))
-    answer = sim.api(f"STREAM.MSG.DELETE.{record.name}", {"seq": seq, "no_erase": random.random() < 0.5})
+    no_erase = random.random() < 0.5
+    answer = sim.api(f"STREAM.MSG.DELETE.{record.name}", {"seq": seq, "no_erase": no_erase})
     if answer.get("success"):
+        if not no_erase:
+            sim.erased.promise(record, seq)
         require(seq not in record.live, "delete", f"{record.name}: {seq} is still there")
 
 
@@ -361,7 +383,12 @@ def create_consumer(sim: Simulator, random: Random) -> None:
     name = random.choice(CONSUMERS)
     if sim.removals.ask_again(sim, record.name, name):
         return
-    config = consumer_config(sim, record, name, random)
+    _create_consumer(sim, random, record, name, consumer_config(sim, record, name, random))
+
+
+def _create_consumer(
+    sim: Simulator, random: Random, record: StreamRecord, name: str, config: dict[str, Any]
+) -> None:
     key = (record.name, name)
     answer = sim.api(
         f"CONSUMER.CREATE.{record.name}.{name}", {"stream_name": record.name, "config": config}, key
@@ -377,6 +404,17 @@ def delete_consumer(sim: Simulator, random: Random) -> None:
     record = any_consumer(sim, random)
     if record is not None and random.random() < 0.5:
         sim.removals.remove(sim, record)
+
+
+def recreate_consumer(sim: Simulator, random: Random) -> None:
+    """Deletes a consumer and creates another one of the name at once."""
+    record = any_consumer(sim, random)
+    if record is None:
+        return
+    sim.removals.remove(sim, record)
+    stream = sim.streams.get(record.stream)
+    if record.key not in sim.consumers and stream is not None:
+        _create_consumer(sim, random, stream, record.name, dict(record.config))
 
 
 def pause_consumer(sim: Simulator, random: Random) -> None:
@@ -587,6 +625,22 @@ CROWDED_ACTIONS: tuple[tuple[Action, int], ...] = (
     (fill_disk, 12),
     (schedule_on_a_full_disk, 10),
     (purge_on_a_full_disk, 10),
+)
+
+# For clients that delete soon and use names again at once; crashes are frequent.
+HASTY_ACTIONS: tuple[tuple[Action, int], ...] = (
+    (publish_some, 34),
+    (publish_fast, 4),
+    (pass_time, 3),
+    (create_stream, 6),
+    (recreate_stream, 8),
+    (purge, 3),
+    (delete_message, 30),
+    (create_consumer, 6),
+    (recreate_consumer, 6),
+    (pull, 16),
+    (ack_some, 14),
+    (check_all, 3),
 )
 
 
