@@ -54,9 +54,9 @@ def _refuse_what_needs_others(found: dict[str, Any]) -> None:
 
         raise ConfigError(f"--profile: {NO_PROFILE}")
     if found.get("remote_syslog"):
-        from penstock.server.logging.syslog import address_of
+        from penstock.server.config.option_checks import syslog_address
 
-        address_of(found["remote_syslog"])
+        syslog_address(found["remote_syslog"])
 
 
 def _tls_options(given: TlsOptions | None, found: dict[str, Any]) -> TlsOptions | None:

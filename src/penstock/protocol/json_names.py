@@ -66,3 +66,19 @@ def _renamed(raw: msgspec.Raw, shape: _Shape | None) -> msgspec.Raw:
 def folded(name: str) -> str:
     """`name` in the case in which Go's decoder compares names of JSON members."""
     return name.lower().replace("\N{LATIN SMALL LETTER LONG S}", "s")  # has no capital
+
+
+def decode_body(payload: bytes, kind: type[Any]) -> Any:
+    """Decodes a body; an empty body gives the defaults.
+
+    Names of members match in any case, as in the official server. Raises msgspec.DecodeError (or
+    ValidationError).
+    """
+    if not payload.strip():
+        return kind()
+    try:
+        return msgspec.json.decode(with_declared_names(kind, payload), type=kind)
+    except RecursionError:
+        raise msgspec.DecodeError("exceeded max depth") from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"invalid UTF-8: {error.reason}") from None

@@ -14,30 +14,41 @@ from typing import TYPE_CHECKING
 from penstock.net.reasons import CloseReason
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
+    from penstock.server.server_context import ServerContext
+    from penstock.server.session import InfoLine, Session
+    from penstock.server.session_registry import SessionRegistry
 
 PAUSE_MAX_S = 1.0
 
 
-async def leave(server: Server, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+async def leave(
+    context: ServerContext,
+    sessions: SessionRegistry,
+    info_line: InfoLine,
+    process_input: Callable[[list[Session]], None],
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> None:
     """Notifies the clients, waits and closes them. The caller then stops the server.
 
     Args:
-        server: a server that accepts no more connections.
+        context: options with the durations; log.
+        sessions: the clients of a server that accepts no more connections.
+        info_line: returns INFO with `ldm` for a client.
+        process_input: processes all input read from clients.
         sleep: coroutine function that waits for a number of seconds.
     """
-    options = server.context.options
-    if not server.sessions:
+    options = context.options
+    if not sessions:
         return
-    for session in tuple(server.sessions.values()):
+    for session in tuple(sessions.values()):
         if session.options.protocol >= 1:
-            session.send(server.info_line(session))
+            session.send(info_line(session))
     grace_s = options.lame_duck_grace_period_ns / 1e9
     await sleep(grace_s)
-    server.context.log.info("Closing existing clients")
-    left = tuple(server.sessions.values())
+    context.log.info("Closing existing clients")
+    left = tuple(sessions.values())
     spread_s = max(0.0, options.lame_duck_duration_ns / 1e9 - grace_s)
     for session in left:
-        server.process_input([session])
+        process_input([session])
         session.close(CloseReason.SERVER_SHUTDOWN)
         await sleep(min(PAUSE_MAX_S, spread_s / len(left)))

@@ -221,7 +221,7 @@ class Server:
         if self.websockets is not None:
             self.websockets.close()
         self._info["ldm"] = True
-        await lame_duck.leave(self)
+        await lame_duck.leave(self.context, self.sessions, self.info_line, self.process_input)
         await self.stop()
 
     async def wait_stopped(self) -> None:

@@ -54,7 +54,7 @@ async def test_clients_are_told_and_closed_one_after_the_other() -> None:
         told, old = await Client.to(server, protocol=1), await Client.to(server)
         await told.reader.readuntil(b"\r\n")  # the INFO behind its first PONG
         server._info["ldm"] = True
-        await lame_duck.leave(server, sleep)
+        await lame_duck.leave(server.context, server.sessions, server.info_line, server.process_input, sleep)
         assert b'"ldm":true' in await told.rest()
         assert await old.rest() == b""
     assert slept == [28.5, 0.75, 0.75]

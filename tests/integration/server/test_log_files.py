@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.server.config.option_checks import syslog_address
 from penstock.server.config.server_options import ServerOptions
 from penstock.server.logging.log_spool import QUEUE_BYTES, Spool, Writer
 from penstock.server.logging.logs import FromLogging, LineWriter, ServedLog, escaped, opened
-from penstock.server.logging.syslog import SyslogWriter, address_of
+from penstock.server.logging.syslog import SyslogWriter
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
 from tests.support.rawnats import RawNats
@@ -127,7 +128,7 @@ def test_a_local_syslog_is_named_by_its_path(tmp_path: Path) -> None:
 )
 def test_a_syslog_address_that_is_none_is_refused(url: str, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
-        address_of(url)
+        syslog_address(url)
 
 
 def test_a_file_that_can_not_be_moved_grows_to_twice_its_size_first(

@@ -9,33 +9,9 @@ present no certificate.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Collection
 
-from penstock.server.config.conf_parser import ConfNode
-from penstock.server.config.directives import text
-
-_PIN = re.compile(r"[0-9a-f]{64}")
 NOT_PINNED = "certificate not pinned"
-
-
-def pins(node: ConfNode, name: str) -> frozenset[str]:
-    """Parses an array of pins; an empty array means no pinning."""
-    if not isinstance(node.value, list):
-        raise node.where.error(
-            f"error parsing tls config, expected '{name}' to be a list of hex-encoded sha256 of DER encoded"
-            " SubjectPublicKeyInfo"
-        )
-    found = set()
-    for entry in node.value:
-        pin = text(entry, name).lower()
-        if _PIN.fullmatch(pin) is None:
-            raise entry.where.error(
-                f"error parsing tls config, '{name}' key {pin} does not look like hex-encoded sha256 of DER"
-                " encoded SubjectPublicKeyInfo"
-            )
-        found.add(pin)
-    return frozenset(found)
 
 
 def pin_of(certificate: bytes) -> str:

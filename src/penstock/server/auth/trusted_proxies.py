@@ -10,11 +10,8 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
-from penstock.protocol.nkeys import is_public, verify
-from penstock.server.config.conf_parser import ConfNode
-from penstock.server.config.directives import block, shown, text
+from penstock.protocol.nkeys import verify
 
 if TYPE_CHECKING:
     from penstock.server.auth.authenticator import Identity
@@ -46,39 +43,3 @@ def refusal(session: Session, identity: Identity | None) -> CloseReason | None:
     if identity is not None and identity.proxy_required and key is None:
         return CloseReason.PROXY_REQUIRED
     return None
-
-
-def trusted(node: ConfNode, name: str) -> tuple[str, ...]:
-    """Parses the block `proxies`: the trusted keys."""
-    found: tuple[str, ...] = ()
-    for key, where, entry in block(node, name):
-        if key.lower() != "trusted":
-            if entry.used:
-                continue
-            raise where.error(f'unknown field "{key}"')
-        if not isinstance(entry.value, list):
-            raise where.error(f"expected proxies' trusted field to be an array, got {shown(entry)}")
-        found = tuple(_key(each) for each in entry.value)
-    return found
-
-
-def _key(node: ConfNode) -> str:
-    public = ""
-    for key, where, entry in block(node, "an entry of proxies.trusted"):
-        if key.lower() not in ("key", "public_key"):
-            if entry.used:
-                continue
-            raise where.error(f'unknown field "{key}"')
-        public = text(entry, key)
-        if not is_public(public):
-            raise where.error(f'invalid proxy key "{public}"')
-    if not public:
-        raise node.where.error('proxy trusted key "" is invalid: give the entry a `key`')
-    return public
-
-
-def check(options: ServerOptions) -> None:
-    """Raises ConfigError for invalid keys."""
-    for key in options.trusted_proxies:
-        if not is_public(key):
-            raise ConfigError(f'proxy trusted key "{key}" is invalid')

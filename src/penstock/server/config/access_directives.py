@@ -13,18 +13,11 @@ from msgspec import structs
 from penstock.errors import ConfigError
 from penstock.protocol.numbers import natural
 from penstock.routing.permissions import PermissionEntry, Permissions, ResponsePermission, SubjectPermission
+from penstock.server.config.block_fields import fields
 from penstock.server.config.conf_parser import ConfMap, ConfNode
-from penstock.server.config.directives import (
-    block,
-    boolean,
-    duration_text,
-    fields,
-    integer,
-    shown,
-    text,
-)
 from penstock.server.config.mapping_directives import mappings
 from penstock.server.config.server_options import AccountJetStream, AccountOptions, MessageTrace, User
+from penstock.server.config.values import block, boolean, duration_text, integer, shown, text
 
 if TYPE_CHECKING:
     from penstock.server.config.import_export_directives import ImportExportEntry

@@ -9,26 +9,34 @@ A key to which a value refers as a variable is not an unknown field, in any bloc
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import structs
 
-from penstock.errors import ConfigError, MisuseError
-from penstock.protocol.durations import parse_duration
+from penstock.errors import ConfigError
+from penstock.server.config.block_fields import check_without_effect, fields
 from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation, parse_file
-from penstock.server.config.option_checks import NS
+from penstock.server.config.option_checks import syslog_address
 from penstock.server.config.server_options import JetStreamOptions, ServerOptions
-
-Reader = Callable[[ConfNode, str], Any]
+from penstock.server.config.values import (
+    Reader,
+    address,
+    block,
+    boolean,
+    duration,
+    duration_text,
+    integer,
+    interval,
+    shown,
+    storage_size,
+    text,
+)
 
 NO_PROFILE = (
     "this server has no profiling port, because what asks one understands profiles of Go alone; "
     "`py-spy record --pid <pid>` takes a profile of a running server"
 )
-
-_STORAGE_SIZE = re.compile(r"(-?[0-9]{1,19})([KMGT])")
 
 UNSUPPORTED = frozenset(
     """connect_error_reports default_js_domain feature_flags
@@ -40,129 +48,6 @@ UNSUPPORTED_JETSTREAM = frozenset(
     meta_compact_sync tpm""".split()
 )
 UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
-
-
-# -- values
-
-
-def _fail(node: ConfNode, text: str) -> ConfigError:
-    return node.where.error(text)
-
-
-def text(node: ConfNode, name: str) -> str:
-    if not isinstance(node.value, str):
-        raise _fail(node, f"{name} is {shown(node)}; it must be a string")
-    return node.value
-
-
-def integer(node: ConfNode, name: str) -> int:
-    if isinstance(node.value, bool) or not isinstance(node.value, int):
-        raise _fail(node, f"{name} is {shown(node)}; it must be an integer")
-    return node.value
-
-
-def boolean(node: ConfNode, name: str) -> bool:
-    if not isinstance(node.value, bool):
-        raise _fail(node, f"{name} is {shown(node)}; it must be true or false")
-    return node.value
-
-
-def duration(node: ConfNode, name: str) -> int:
-    """Parses a duration such as `"1h2m3s"` to ns; a bare number is seconds."""
-    if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
-        return int(node.value * NS)
-    try:
-        return parse_duration(text(node, name))
-    except MisuseError as error:
-        raise _fail(node, f"error parsing {name}: {error}") from error
-
-
-def interval(node: ConfNode, name: str) -> int:
-    """Parses a duration. The deprecated form, a number of seconds, is accepted but is an error of a
-    configuration test."""
-    if not isinstance(node.value, str):
-        node.warn(f'invalid use of field "{name}": {name} should be converted to a duration')
-    return duration(node, name)
-
-
-def duration_text(node: ConfNode, name: str) -> int:
-    """Parses a duration that must be a string."""
-    return duration(ConfNode(text(node, name), node.where), name)
-
-
-def storage_size(node: ConfNode, name: str) -> int:
-    """Parses bytes: an integer, or a string with suffix K, M, G or T (powers of 1024); "" is 0."""
-    if not isinstance(node.value, str):
-        return integer(node, name)
-    if not node.value:
-        return 0
-    match = _STORAGE_SIZE.fullmatch(node.value)
-    if match is None:
-        raise _fail(
-            node,
-            f'{name} is "{node.value}"; it must be an integer, or a string that ends in K, M, G or T',
-        )
-    return int(match[1]) << 10 * " KMGT".index(match[2])
-
-
-def address(node: ConfNode, name: str) -> tuple[str | None, int]:
-    """Parses `4222`, `"host:port"`, `"[v6]:port"` or `":port"` to (host or None, port)."""
-    if isinstance(node.value, int) and not isinstance(node.value, bool):
-        return None, node.value
-    word = text(node, name)
-    match = re.fullmatch(r"(\[[^\]]*\]|[^:]*):([^:]*)", word)
-    if match is None:
-        raise _fail(node, f'could not parse address string "{word}"; write it as "host:port"')
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", match[2]):
-        raise _fail(node, f'could not parse port "{match[2]}"')
-    return match[1].strip("[]") or None, int(match[2])
-
-
-def block(node: ConfNode, name: str) -> ConfMap:
-    if not isinstance(node.value, ConfMap):
-        raise _fail(node, f"{name} is {shown(node)}; it must be a map {{...}}")
-    return node.value
-
-
-def shown(node: ConfNode) -> str:
-    if isinstance(node.value, ConfMap):
-        return "a map"
-    return "an array" if isinstance(node.value, list) else repr(node.value)
-
-
-# -- blocks
-
-
-def fields(
-    items: ConfMap, table: Mapping[str, tuple[str, Reader]], unsupported: frozenset[str]
-) -> dict[str, Any]:
-    """Parses a block in which each directive sets one option. Raises ConfigError."""
-    found: dict[str, Any] = {}
-    for key, where, node in items:
-        entry = table.get(key.lower())
-        if entry is None:
-            if not node.used:
-                _check_without_effect(key, where, node, unsupported)
-            continue
-        option, read = entry
-        found[option] = read(node, key.lower())
-    return found
-
-
-def _check_without_effect(
-    key: str, where: SourceLocation, node: ConfNode, unsupported: frozenset[str]
-) -> None:
-    """Validates a directive that sets nothing. Raises ConfigError unless it has no effect without a
-    cluster."""
-    name = key.lower()
-    if name not in unsupported:
-        raise where.error(f'unknown field "{key}"')
-    from penstock.server.config.ignored_directives import CHECKS  # most configurations have none of them
-
-    check = CHECKS.get(name)
-    if check is None:
-        raise where.error(f'field "{key}" is not supported by this server yet; remove it to start without it')
-    check(node, name)
 
 
 def _users(node: ConfNode, name: str) -> Any:
@@ -227,7 +112,7 @@ def _cipher(node: ConfNode, name: str) -> str:
     word = text(node, name)
     known = {"chacha": "chacha", "chachapoly": "chacha", "aes": "aes"}
     if word.lower() not in known:
-        raise _fail(node, f"unknown cipher type: {word!r}; it must be chacha, chachapoly or aes")
+        raise node.where.error(f"unknown cipher type: {word!r}; it must be chacha, chachapoly or aes")
     return known[word.lower()]
 
 
@@ -238,7 +123,7 @@ def _unique_tag(node: ConfNode, name: str) -> str:
 def _fast_ingest_errors(node: ConfNode, name: str) -> bool:
     word = text(node, name)
     if word not in ("adr", "official"):
-        raise _fail(node, f"unknown numbers of errors: {word!r}; they may be adr (default) or official")
+        raise node.where.error(f"unknown numbers of errors: {word!r}; they may be adr (default) or official")
     return word == "official"
 
 
@@ -306,7 +191,7 @@ def _jetstream(node: ConfNode, name: str) -> JetStreamOptions | None:
         return JetStreamOptions() if value else None
     if isinstance(value, str):
         if value.lower() not in ("enabled", "enable", "disabled", "disable"):
-            raise _fail(node, f"Expected 'enabled' or 'disabled' for string value, got '{value}'")
+            raise node.where.error(f"Expected 'enabled' or 'disabled' for string value, got '{value}'")
         return JetStreamOptions() if value.lower().startswith("enable") else None
     found = fields(block(node, name), _JETSTREAM, UNSUPPORTED_JETSTREAM)
     enabled = found.pop("enabled", True)
@@ -316,7 +201,9 @@ def _jetstream(node: ConfNode, name: str) -> JetStreamOptions | None:
         del found["sync_interval_ns"]
         found["sync_always"] = True
     if "cipher" in found and not found.get("key"):
-        raise _fail(node, "jetstream: cipher is set without key, and nothing would be encrypted; set key too")
+        raise node.where.error(
+            "jetstream: cipher is set without key, and nothing would be encrypted; set key too"
+        )
     return JetStreamOptions(**found) if enabled else None
 
 
@@ -344,9 +231,9 @@ def _websocket(node: ConfNode, name: str) -> Any:
 
 
 def _proxies(node: ConfNode, name: str) -> tuple[str, ...]:
-    from penstock.server.auth import trusted_proxies  # few servers are behind proxies
+    from penstock.server.config.proxy_directives import trusted  # few servers are behind proxies
 
-    return trusted_proxies.trusted(node, name)
+    return trusted(node, name)
 
 
 def _tags(node: ConfNode, name: str) -> tuple[str, ...]:
@@ -368,23 +255,21 @@ def _metadata(node: ConfNode, name: str) -> tuple[tuple[str, str], ...]:
 
 
 def _syslog_address(node: ConfNode, name: str) -> str:
-    from penstock.server.logging.syslog import address_of
-
-    address_of(text(node, name))
+    syslog_address(text(node, name))
     return text(node, name)
 
 
 def _sub_tokens(node: ConfNode, name: str) -> int:
     count = integer(node, name)
     if not 1 <= count <= 255:
-        raise _fail(node, f"{name} is {count}; it must be from 1 to 255")
+        raise node.where.error(f"{name} is {count}; it must be from 1 to 255")
     return count
 
 
 def _write_timeout(node: ConfNode, name: str) -> str:
     policy = text(node, name)
     if policy not in ("default", "close", "retry"):
-        raise _fail(node, "write_timeout must be 'default', 'close' or 'retry'")
+        raise node.where.error("write_timeout must be 'default', 'close' or 'retry'")
     return policy
 
 
@@ -519,7 +404,7 @@ def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOption
             option, read = _TOP[name]
             found[option] = _placed(read, node, name, where)
         elif not node.used:
-            _check_without_effect(key, where, node, UNSUPPORTED)
+            check_without_effect(key, where, node, UNSUPPORTED)
         steps.append((where, dict(found)))
     base = base or ServerOptions()
     if store_dir is not None:
@@ -538,7 +423,7 @@ def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOption
 
 def _check_no_profile(node: ConfNode, name: str) -> None:
     if integer(node, name):
-        raise _fail(node, f"{name} is {node.value}; {NO_PROFILE}")
+        raise node.where.error(f"{name} is {node.value}; {NO_PROFILE}")
 
 
 def _with_store_dir(

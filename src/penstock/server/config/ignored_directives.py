@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.server.config.conf_parser import ConfMap, ConfNode
-from penstock.server.config.directives import Reader, block, boolean, integer, shown, storage_size, text
+from penstock.server.config.values import Reader, block, boolean, integer, shown, storage_size, text
 
 CONCURRENT_IO = (4, 8192)
 NO_STAPLING = (

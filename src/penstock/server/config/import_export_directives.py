@@ -27,7 +27,7 @@ from penstock.routing.imports_exports import (
     check,
 )
 from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation
-from penstock.server.config.directives import boolean, duration_text, integer, shown, text
+from penstock.server.config.values import boolean, duration_text, integer, shown, text
 
 _RESPONSES = {
     "single": ResponseType.SINGLETON,

@@ -9,7 +9,7 @@ from penstock.errors import ConfigError
 from penstock.protocol.subjects import is_valid_filter
 from penstock.routing.mapping import WEIGHT_MAX, Destination, SubjectMapping
 from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation
-from penstock.server.config.directives import Reader, block, shown, text
+from penstock.server.config.values import Reader, block, shown, text
 
 
 def mappings(node: ConfNode, name: str) -> tuple[SubjectMapping, ...]:

@@ -9,18 +9,10 @@ from typing import Any
 from penstock.errors import ConfigError, MisuseError
 from penstock.protocol.jwt import decode_account, decode_operator, parse_token
 from penstock.protocol.nkeys import Prefix, is_public
+from penstock.server.config.block_fields import fields
 from penstock.server.config.conf_parser import ConfMap, ConfNode
-from penstock.server.config.directives import (
-    Reader,
-    block,
-    boolean,
-    duration_text,
-    fields,
-    integer,
-    shown,
-    text,
-)
 from penstock.server.config.server_options import CalloutOptions, ResolverOptions
+from penstock.server.config.values import Reader, block, boolean, duration_text, integer, shown, text
 
 _MEMORY = re.compile(r"mem(ory)?\s*", re.IGNORECASE)
 

@@ -11,16 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation
-from penstock.server.config.directives import (
-    Reader,
-    address,
-    block,
-    boolean,
-    duration,
-    integer,
-    shown,
-    text,
-)
+from penstock.server.config.values import Reader, address, block, boolean, duration, integer, shown, text
 
 UNSUPPORTED_TEXT = "which this server does not support; remove it to start without it"
 _OPENING = {

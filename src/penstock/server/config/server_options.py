@@ -18,7 +18,14 @@ from penstock.errors import ConfigError
 from penstock.net.sockets import DEFAULT_HOST, DEFAULT_PORT
 from penstock.protocol.subjects import is_valid_subject
 from penstock.server.config.jetstream_options import JetStreamOptions
-from penstock.server.config.option_checks import NS, at_least, between, host_and_port
+from penstock.server.config.option_checks import (
+    GLOBAL_ACCOUNT,
+    NS,
+    SYSTEM_ACCOUNT,
+    at_least,
+    between,
+    host_and_port,
+)
 from penstock.server.config.tls_options import TlsOptions
 from penstock.server.config.websocket_options import WebsocketOptions
 
@@ -45,8 +52,6 @@ __all__ = [
     "WebsocketOptions",
 ]
 
-GLOBAL_ACCOUNT = "$G"
-SYSTEM_ACCOUNT = "$SYS"
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 LAME_DUCK_MIN_NS = 30 * NS
 
@@ -490,15 +495,15 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 
     def _check_authorization(self) -> None:
         if self.trusted_proxies:
-            from penstock.server.auth import trusted_proxies  # few servers are behind proxies
+            from penstock.server.config import proxy_directives  # few servers are behind proxies
 
-            trusted_proxies.check(self)
+            proxy_directives.check(self.trusted_proxies)
         if self.token and self.user:
             raise ConfigError("Cannot have a user/pass and token")
         if self.users and self.user:
             raise ConfigError("Can not have a single user/pass and a users array")
         if self.trusts_operators:
-            from penstock.server.auth.operators import check  # most servers trust none
+            from penstock.server.config.operator_checks import check  # most servers trust none
 
             check(self)
         elif self.default_sentinel:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.server.config.block_fields import fields
 from penstock.server.config.conf_parser import ConfNode
-from penstock.server.config.directives import Reader, block, boolean, duration, fields, text
 from penstock.server.config.server_options import TlsOptions
+from penstock.server.config.values import Reader, block, boolean, duration, text
 
+_PIN = re.compile(r"[0-9a-f]{64}")
 AUTO_WAIT_NS = 50_000_000
 UNSUPPORTED = frozenset(
     """allow_insecure_cipher_suites ca_certs_match cert_match cert_match_by cert_match_skip_invalid cert_store
@@ -46,9 +49,22 @@ def _suites(node: ConfNode, name: str) -> tuple[str, ...]:
 
 
 def _pins(node: ConfNode, name: str) -> frozenset[str]:
-    from penstock.server.auth.pinned_certs import pins  # few servers pin certificates
-
-    return pins(node, name)
+    """Parses an array of SHA-256 pins of client keys; an empty array means no pinning."""
+    if not isinstance(node.value, list):
+        raise node.where.error(
+            f"error parsing tls config, expected '{name}' to be a list of hex-encoded sha256 of DER encoded"
+            " SubjectPublicKeyInfo"
+        )
+    found = set()
+    for entry in node.value:
+        pin = text(entry, name).lower()
+        if _PIN.fullmatch(pin) is None:
+            raise entry.where.error(
+                f"error parsing tls config, '{name}' key {pin} does not look like hex-encoded sha256 of DER"
+                " encoded SubjectPublicKeyInfo"
+            )
+        found.add(pin)
+    return frozenset(found)
 
 
 def _version(node: ConfNode, name: str) -> str:

@@ -6,19 +6,10 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.server.config import tls_directives
+from penstock.server.config.block_fields import fields
 from penstock.server.config.conf_parser import ConfNode
-from penstock.server.config.directives import (
-    Reader,
-    address,
-    block,
-    boolean,
-    duration,
-    fields,
-    integer,
-    interval,
-    text,
-)
 from penstock.server.config.server_options import WebsocketOptions
+from penstock.server.config.values import Reader, address, block, boolean, duration, integer, interval, text
 
 UNSUPPORTED_AUTHORIZATION = frozenset(
     {"users", "permissions", "default_permissions", "auth_callout", "proxy_required"}

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from penstock.errors import ConfigError
+from penstock.server.config.option_checks import syslog_address
 
 LOCAL_PATHS = ("/dev/log", "/var/run/syslog", "/var/run/log")
 DAEMON = 3 << 3  # facility of local messages; 0 for remote ones, as in the official server
@@ -23,26 +23,6 @@ _SEVERITY = {"INF": 5, "DBG": 7, "WRN": 4, "ERR": 3, "FTL": 2, "TRC": 5}
 _KINDS = {"udp": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}
 SEND_TIMEOUT_S = 0.2
 PAUSE_S = 5.0
-
-
-def address_of(url: str) -> tuple[str, str | tuple[str, int]]:
-    """(scheme, address) of `udp://host:port`, `tcp://host:port` or `unix:///path`. Raises ConfigError."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return "unix", parts.path
-    if parts.scheme not in _KINDS:
-        raise ConfigError(
-            f'remote_syslog is "{url}"; invalid network type "{parts.scheme}": use udp, tcp or unix'
-        )
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f'remote_syslog is "{url}"; {error}') from error
-    if not host or not port:
-        raise ConfigError(f'remote_syslog is "{url}"; write it as {parts.scheme}://host:port')
-    return parts.scheme, (host, port)
 
 
 class SyslogWriter:
@@ -108,7 +88,7 @@ class SyslogWriter:
 
     def _connected(self) -> socket.socket:
         if self.url:
-            scheme, address = address_of(self.url)
+            scheme, address = syslog_address(self.url)
             if isinstance(address, tuple):
                 family = socket.getaddrinfo(*address, type=_KINDS[scheme])[0][0]
                 return _connect(family, _KINDS[scheme], address)

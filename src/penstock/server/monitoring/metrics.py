@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from penstock.jetstream.engine import JetStreamEngine
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 CONNECTIONS_SHOWN = 20
@@ -49,7 +49,7 @@ class Family:
         self.samples.append((labels, value))
 
 
-def collect(server: Server) -> Generator[None, None, list[Family]]:
+def collect(server: MonitoredServer) -> Generator[None, None, list[Family]]:
     """Collects all metrics; yields after each piece of work."""
     families = _totals(server)
     families += yield from _connections(server)
@@ -84,7 +84,7 @@ def encode(families: list[Family]) -> bytes:
     return text
 
 
-def _totals(server: Server) -> list[Family]:
+def _totals(server: MonitoredServer) -> list[Family]:
     totals, sums = server.sessions.totals, traffic(server)
     about = Family("penstock_server", "info", "The server.", ("id", "name", "version"))
     about.add(1, server.context.server_id, server.context.server_name, VERSION)
@@ -111,7 +111,7 @@ def _totals(server: Server) -> list[Family]:
     return families
 
 
-def _connections(server: Server) -> Generator[None, None, list[Family]]:
+def _connections(server: MonitoredServer) -> Generator[None, None, list[Family]]:
     pending_all = Family("penstock_connections_pending_bytes", "gauge", "Bytes that wait for all clients.")
     pending = Family(
         "penstock_connection_pending_bytes",

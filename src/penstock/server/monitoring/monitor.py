@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from penstock.server.config.server_options import TlsOptions
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 BACKLOG = 128
 HEADERS = {"Access-Control-Allow-Origin": "*"}
@@ -69,7 +69,7 @@ class Monitor:
         ConfigError: the TLS files are unusable.
     """
 
-    def __init__(self, server: Server, host: str, port: int, tls: TlsOptions | None = None) -> None:
+    def __init__(self, server: MonitoredServer, host: str, port: int, tls: TlsOptions | None = None) -> None:
         self._server = server
         self._context: ssl.SSLContext | None = None
         if tls is not None:

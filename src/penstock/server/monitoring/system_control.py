@@ -22,15 +22,15 @@ import msgspec
 from penstock.errors import MisuseError
 from penstock.kernels.wire.dispatch import ClientSink
 from penstock.net.reasons import CloseReason
+from penstock.protocol.json_names import decode_body
 from penstock.protocol.subjects import has_wildcard, is_subset, is_valid_filter
 from penstock.server.config.directives import NO_PROFILE
-from penstock.server.monitoring.system_service import decoded
 
 if TYPE_CHECKING:
     from penstock.kernels.wire.sinks import SinkSubscription
     from penstock.routing.account import Account
+    from penstock.server.monitoring.monitored_server import MonitoredServer
     from penstock.server.monitoring.pages.page_options import Page
-    from penstock.server.server import Server
 
 
 class _Cid(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class _Subscribers(msgspec.Struct, frozen=True):
     queue: str = ""
 
 
-async def reload(server: Server, payload: bytes) -> Page:
+async def reload(server: MonitoredServer, payload: bytes) -> Page:
     """Runs as a task, because a reload must not change state in the middle of the read that requested it."""
     refused = await server.reload()
     if refused:
@@ -53,17 +53,17 @@ async def reload(server: Server, payload: bytes) -> Page:
     return {}
 
 
-def kick(server: Server, payload: bytes) -> Page:
-    session = server.sessions.get(decoded(payload, _Cid).cid)
+def kick(server: MonitoredServer, payload: bytes) -> Page:
+    session = server.sessions.get(decode_body(payload, _Cid).cid)
     if session is None:
         raise MisuseError("no such client or leafnode id")
     session.close(CloseReason.KICKED)
     return {}
 
 
-def lame_duck(server: Server, payload: bytes) -> Page:
+def lame_duck(server: MonitoredServer, payload: bytes) -> Page:
     """Sends one client INFO with `ldm`; the client decides when to reconnect."""
-    session = server.sessions.get(decoded(payload, _Cid).cid)
+    session = server.sessions.get(decode_body(payload, _Cid).cid)
     if session is None:
         raise MisuseError("no such client id")
     if session.options.protocol < 1 or session.identity is None:
@@ -74,9 +74,9 @@ def lame_duck(server: Server, payload: bytes) -> Page:
     return {}
 
 
-def num_subscribers(server: Server, payload: bytes) -> int | None:
+def num_subscribers(server: MonitoredServer, payload: bytes) -> int | None:
     """None (no reply) if the account has no connections: its other servers will reply."""
-    asked = decoded(payload, _Subscribers)
+    asked = decode_body(payload, _Subscribers)
     account = server.accounts.get(asked.acc)
     if account is None or not any(
         session.identity is not None and session.identity.account == asked.acc
@@ -90,7 +90,7 @@ def num_subscribers(server: Server, payload: bytes) -> int | None:
     return _count(account, asked.subject, queue)
 
 
-def debug_subscribers(server: Server, payload: bytes) -> int:
+def debug_subscribers(server: MonitoredServer, payload: bytes) -> int:
     words = payload.decode("utf-8", "replace").split()
     if not words:
         return 0
@@ -119,13 +119,17 @@ def _is_clients(subscription: SinkSubscription) -> bool:
     return isinstance(subscription.sink, ClientSink)
 
 
-CONTROLS: dict[str, Callable[[Server, bytes], Any]] = {"RELOAD": reload, "KICK": kick, "LDM": lame_duck}
+CONTROLS: dict[str, Callable[[MonitoredServer, bytes], Any]] = {
+    "RELOAD": reload,
+    "KICK": kick,
+    "LDM": lame_duck,
+}
 
 
 # -- pages about a Go runtime and a cluster
 
 
-def _variables(server: Server) -> Page:
+def _variables(server: MonitoredServer) -> Page:
     """Go's expvar page, as far as it applies."""
     import gc
     import sys
@@ -137,7 +141,7 @@ def _variables(server: Server) -> Page:
     return {"cmdline": sys.argv, "memstats": {"Sys": size, "Alloc": size, "NumGC": collections}}
 
 
-PAGES: dict[str, Callable[[Server], Page]] = {
+PAGES: dict[str, Callable[[MonitoredServer], Page]] = {
     "PROFILEZ": lambda server: {"profile": None, "error": NO_PROFILE},
     "EXPVARZ": _variables,
     "IPQUEUESZ": lambda server: {},

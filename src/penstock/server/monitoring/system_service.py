@@ -31,15 +31,15 @@ from penstock.kernels.wire.sinks import Sink
 from penstock.net.reasons import CloseReason
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
-from penstock.protocol.json_names import with_declared_names
+from penstock.protocol.json_names import decode_body
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
 from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import VERSION
 
 if TYPE_CHECKING:
     from penstock.routing.account import Account
+    from penstock.server.monitoring.monitored_server import MonitoredServer
     from penstock.server.monitoring.pages.page_options import Page, Steps
-    from penstock.server.server import Server
     from penstock.server.session import Session
 
 USER_INFO = b"$SYS.REQ.USER.INFO"
@@ -75,7 +75,7 @@ class SystemService:
         server: the server; it has no accounts yet.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: MonitoredServer) -> None:
         self._server = server
         self._context = context = server.context
         self._is_on = context.options.has_system_account
@@ -213,7 +213,7 @@ class SystemService:
         make = self._server_page(name)
 
         def answer(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps | None:
-            if name != "IDZ" and not self._is_meant(decoded(payload, _Filter)):
+            if name != "IDZ" and not self._is_meant(decode_body(payload, _Filter)):
                 return None
             return make(subject, payload, origin)
 
@@ -251,7 +251,7 @@ class SystemService:
                 requests = server.monitor.requests if server.monitor is not None else {}
                 return self._enveloped(table.varz(server, requests))
             entry = table.PAGES[name.lower()]
-            return self._enveloped(entry.make(server, decoded(payload, entry.options)))
+            return self._enveloped(entry.make(server, decode_body(payload, entry.options)))
 
         return make
 
@@ -260,7 +260,7 @@ class SystemService:
         from penstock.server.monitoring.pages.page_options import RefusedQuery
 
         try:
-            page, status = healthz(self._server, decoded(payload, HealthzOptions)), 200
+            page, status = healthz(self._server, decode_body(payload, HealthzOptions)), 200
         except RefusedQuery as refused:
             page, status = refused.page or {}, refused.status
         return {"server": self.describe(), "data": {**page, "status_code": status}}
@@ -278,12 +278,12 @@ class SystemService:
 
         server, replace = self._server, msgspec.structs.replace
         if name == "CONNZ":
-            return connz.connz(server, replace(decoded(payload, connz.ConnzOptions), acc=account))
+            return connz.connz(server, replace(decode_body(payload, connz.ConnzOptions), acc=account))
         if name == "SUBSZ":
-            asked = replace(decoded(payload, subsz.SubszOptions), account=account, subscriptions=True)
+            asked = replace(decode_body(payload, subsz.SubszOptions), account=account, subscriptions=True)
             return subsz.subsz(server, asked)
         if name == "JSZ":
-            return jsz.account_jsz(server, replace(decoded(payload, jsz.JszOptions), account=account))
+            return jsz.account_jsz(server, replace(decode_body(payload, jsz.JszOptions), account=account))
         if name == "LEAFZ":
             return self._enveloped(remote_servers.leafz(server, remote_servers.RemotesOptions()))
         if name == "INFO":
@@ -292,7 +292,7 @@ class SystemService:
             if account not in server.accounts or not accounts.num_connections(server, account):
                 return None
             return self._advisory("account_connections", **accounts.account_stat(server, account))
-        options = decoded(payload, accounts.AccountStatzOptions)
+        options = decode_body(payload, accounts.AccountStatzOptions)
         if account != "PING":
             options = replace(options, accounts=[account])
         page = accounts.accstatz(server, options)
@@ -457,19 +457,3 @@ def describe_client(session: Session) -> Page:
         "client_type": "nats",
     }
     return {key: value for key, value in about.items() if value not in ("", 0, [])}
-
-
-def decoded(payload: bytes, kind: type[Any]) -> Any:
-    """Decodes a body; an empty body gives the defaults.
-
-    Names of members match in any case, as in the official server. Raises msgspec.DecodeError (or
-    ValidationError).
-    """
-    if not payload.strip():
-        return kind()
-    try:
-        return msgspec.json.decode(with_declared_names(kind, payload), type=kind)
-    except RecursionError:
-        raise msgspec.DecodeError("exceeded max depth") from None
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(f"invalid UTF-8: {error.reason}") from None

@@ -14,7 +14,7 @@ from penstock.server.monitoring.pages.subsz import index_stats
 from penstock.server.monitoring.pages.varz import traffic
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
 class AccountzOptions(PageOptions, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class AccountStatzOptions(PageOptions, frozen=True, kw_only=True):
         return cls(include_unused=flag(query, "unused"))
 
 
-def accountz(server: Server, options: AccountzOptions) -> Page:
+def accountz(server: MonitoredServer, options: AccountzOptions) -> Page:
     """All account names, or one account in detail. Raises MisuseError for an unknown account."""
     page = header(server)
     if server.context.options.has_system_account:
@@ -48,7 +48,7 @@ def accountz(server: Server, options: AccountzOptions) -> Page:
     return page | {"accounts": list(server.accounts)}
 
 
-def account_info(server: Server, name: str) -> Page:
+def account_info(server: MonitoredServer, name: str) -> Page:
     """Details of one account. Raises MisuseError for an unknown account."""
     account = server.accounts.get(name)
     if account is None:
@@ -72,7 +72,7 @@ def account_info(server: Server, name: str) -> Page:
     }
 
 
-def _shared(server: Server, name: str) -> Page:
+def _shared(server: MonitoredServer, name: str) -> Page:
     """Exports, imports and mappings."""
     own = server.accounts.options_of(name)
     if own is None or not (own.exports or own.imports or own.mappings):
@@ -82,7 +82,7 @@ def _shared(server: Server, name: str) -> Page:
     return sharing(server, own)
 
 
-def _token_of(server: Server, name: str) -> Page:
+def _token_of(server: MonitoredServer, name: str) -> Page:
     """Fields from an account's token."""
     known = server.accounts.operators.known.get(name) if server.accounts.operators is not None else None
     if known is None or not known.token:
@@ -94,7 +94,7 @@ def _token_of(server: Server, name: str) -> Page:
     }
 
 
-def accstatz(server: Server, options: AccountStatzOptions) -> Page:
+def accstatz(server: MonitoredServer, options: AccountStatzOptions) -> Page:
     """Traffic of accounts."""
     names = options.accounts or list(server.accounts)
     shown = [name for name in names if name in server.accounts]
@@ -103,7 +103,7 @@ def accstatz(server: Server, options: AccountStatzOptions) -> Page:
     return header(server) | {"account_statz": [account_stat(server, name) for name in shown]}
 
 
-def account_stat(server: Server, name: str) -> Page:
+def account_stat(server: MonitoredServer, name: str) -> Page:
     """Connections and traffic of one account."""
     sums, connections = traffic(server, name), num_connections(server, name)
     return {
@@ -119,7 +119,7 @@ def account_stat(server: Server, name: str) -> Page:
     }
 
 
-def num_connections(server: Server, name: str) -> int:
+def num_connections(server: MonitoredServer, name: str) -> int:
     """Open connections of an account."""
     return sum(account_of(session) == name for session in server.sessions.values())
 

@@ -32,7 +32,7 @@ from penstock.server.session import Session
 
 if TYPE_CHECKING:
     from penstock.kernels.wire.sinks import SinkSubscription
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 OPEN, CLOSED, ALL = 0, 1, 2
 _STATES = {"": OPEN, "open": OPEN, "closed": CLOSED, "any": ALL, "all": ALL}
@@ -76,7 +76,7 @@ class ConnzOptions(PageOptions, frozen=True, kw_only=True):
         )
 
 
-def connz(server: Server, options: ConnzOptions) -> Steps:
+def connz(server: MonitoredServer, options: ConnzOptions) -> Steps:
     """Connections. Raises MisuseError for invalid options."""
     if options.sort not in _SORTS:
         raise MisuseError(f"invalid sorting option: {options.sort}")
@@ -87,7 +87,7 @@ def connz(server: Server, options: ConnzOptions) -> Steps:
     return _connz(server, options)
 
 
-def _connz(server: Server, options: ConnzOptions) -> Steps:
+def _connz(server: MonitoredServer, options: ConnzOptions) -> Steps:
     offset, limit = paging(options.offset, options.limit)
     if options.cid:
         limit = 1

@@ -13,7 +13,7 @@ from penstock.server.monitoring.pages.page_options import Page, PageOptions, Que
 
 if TYPE_CHECKING:
     from penstock.jetstream.containment import Problem
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
 class HealthzOptions(PageOptions, frozen=True, kw_only=True, rename=lambda name: name.replace("_", "-")):
@@ -53,7 +53,7 @@ class _Fault(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
-def healthz(server: Server, options: HealthzOptions) -> Page:
+def healthz(server: MonitoredServer, options: HealthzOptions) -> Page:
     """ok. Raises RefusedQuery: 400 for invalid options, 404 for missing or unavailable objects."""
     if options.stream and not options.account:
         raise _bad('"account" must not be empty when checking stream health')
@@ -70,7 +70,7 @@ def healthz(server: Server, options: HealthzOptions) -> Page:
     return {"status": "ok"}
 
 
-def _broken(server: Server, options: HealthzOptions) -> list[_Fault]:
+def _broken(server: MonitoredServer, options: HealthzOptions) -> list[_Fault]:
     """Offline streams and consumers among the selected ones."""
     if server.jetstream is None:
         return []
@@ -96,7 +96,7 @@ def _fault_of(account: str, one: Problem) -> _Fault:
     return _Fault(kind, account, one.stream, one.consumer, text)
 
 
-def _missing(server: Server, options: HealthzOptions) -> _Fault | None:
+def _missing(server: MonitoredServer, options: HealthzOptions) -> _Fault | None:
     account, stream, consumer = options.account, options.stream, options.consumer
     if not account or options.js_enabled_only or options.js_server_only:
         return None

@@ -16,10 +16,10 @@ from penstock.server.monitoring.pages.page_options import Page
 
 if TYPE_CHECKING:
     from penstock.server.config.server_options import AccountOptions
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
-def sharing(server: Server, own: AccountOptions) -> Page:
+def sharing(server: MonitoredServer, own: AccountOptions) -> Page:
     """The account's `exports`, `imports` and `mappings`, without empty ones."""
     page: Page = {}
     if own.mappings:
@@ -52,7 +52,7 @@ def _export(export: AnyExport) -> Page:
     return page
 
 
-def _imports(server: Server, own: AccountOptions) -> list[Page]:
+def _imports(server: MonitoredServer, own: AccountOptions) -> list[Page]:
     """Stream imports first, then service imports."""
     found: list[Page] = []
     for entry in sorted(own.imports, key=lambda entry: isinstance(entry, ServiceImport)):

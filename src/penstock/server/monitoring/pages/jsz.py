@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
     from penstock.jetstream.engine import JetStreamEngine
     from penstock.jetstream.stream.stream_replica import StreamReplica
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
 class JszOptions(PageOptions, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class JszOptions(PageOptions, frozen=True, kw_only=True):
         return self.streams or self.consumer or self.direct_consumer
 
 
-def jsz(server: Server, options: JszOptions) -> Steps:
+def jsz(server: MonitoredServer, options: JszOptions) -> Steps:
     """JetStream totals; with accounts, streams, consumers or config also these details."""
     service = server.jetstream
     page = jetstream_stats(server) | header(server)
@@ -97,7 +97,7 @@ def jsz(server: Server, options: JszOptions) -> Steps:
     return page
 
 
-def account_jsz(server: Server, options: JszOptions) -> Steps:
+def account_jsz(server: MonitoredServer, options: JszOptions) -> Steps:
     """JetStream of one account. Raises MisuseError when it has no JetStream."""
     engine = server.jetstream.engines.get(options.account) if server.jetstream is not None else None
     if engine is None:
@@ -107,7 +107,7 @@ def account_jsz(server: Server, options: JszOptions) -> Steps:
     return account_detail(server, options.account, engine, options)
 
 
-def account_detail(server: Server, name: str, engine: JetStreamEngine, options: JszOptions) -> Steps:
+def account_detail(server: MonitoredServer, name: str, engine: JetStreamEngine, options: JszOptions) -> Steps:
     info = engine.capacity.info()
     limits = info.limits
     detail: Page = {
@@ -135,7 +135,7 @@ def account_detail(server: Server, name: str, engine: JetStreamEngine, options: 
 
 
 def _stream_detail(
-    server: Server, engine: JetStreamEngine, stream: StreamReplica, options: JszOptions
+    server: MonitoredServer, engine: JetStreamEngine, stream: StreamReplica, options: JszOptions
 ) -> Steps:
     detail: Page = {
         "name": stream.name,
@@ -172,7 +172,7 @@ def _consumer_detail(consumer: ConsumerReplica, now: int, options: JszOptions) -
     return page
 
 
-def jetstream_config(server: Server) -> Page:
+def jetstream_config(server: MonitoredServer) -> Page:
     """Limits of the server's JetStream, which must be enabled."""
     service = server.jetstream
     assert service is not None
@@ -192,7 +192,7 @@ def jetstream_config(server: Server) -> Page:
     return config
 
 
-def jetstream_limits(server: Server) -> Page:
+def jetstream_limits(server: MonitoredServer) -> Page:
     """Default limits of accounts; unset ones are omitted."""
     assert server.jetstream is not None
     options = server.jetstream.options
@@ -205,7 +205,7 @@ def jetstream_limits(server: Server) -> Page:
     return {name: limit for name, limit in limits.items() if limit}
 
 
-def jetstream_stats(server: Server) -> Page:
+def jetstream_stats(server: MonitoredServer) -> Page:
     """JetStream usage; zeros without JetStream."""
     service = server.jetstream
     infos = [engine.capacity.info() for engine in service.engines.values()] if service is not None else []

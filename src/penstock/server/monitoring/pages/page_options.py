@@ -12,7 +12,7 @@ from penstock.errors import MisuseError
 from penstock.protocol.durations import format_duration, format_time
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 Query = Mapping[str, str]
 Page = dict[str, Any]
@@ -71,7 +71,7 @@ def pieces(items: Iterable[T], size: int = PIECE) -> Iterator[list[T]]:
         yield everything[start : start + size]
 
 
-def header(server: Server) -> Page:
+def header(server: MonitoredServer) -> Page:
     """Common first fields of most pages."""
     return {"server_id": server.context.server_id, "now": format_time(server.context.clock())}
 

@@ -8,7 +8,7 @@ from penstock.protocol.durations import format_time
 from penstock.server.monitoring.pages.page_options import Page, PageOptions, Query, flag, header
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
 class RemotesOptions(PageOptions, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class RemotesOptions(PageOptions, frozen=True, kw_only=True):
         )
 
 
-def routez(server: Server, options: RemotesOptions) -> Page:
+def routez(server: MonitoredServer, options: RemotesOptions) -> Page:
     """Routes to servers of the cluster: none."""
     return {
         "server_id": server.context.server_id,
@@ -43,11 +43,11 @@ def routez(server: Server, options: RemotesOptions) -> Page:
     }
 
 
-def leafz(server: Server, options: RemotesOptions) -> Page:
+def leafz(server: MonitoredServer, options: RemotesOptions) -> Page:
     """Leaf node connections: none."""
     return header(server) | {"leafnodes": 0, "leafs": []}
 
 
-def gatewayz(server: Server, options: RemotesOptions) -> Page:
+def gatewayz(server: MonitoredServer, options: RemotesOptions) -> Page:
     """Gateways to other clusters: none."""
     return header(server) | {"outbound_gateways": {}, "inbound_gateways": {}}

@@ -27,7 +27,7 @@ from penstock.server.monitoring.pages.page_options import (
 
 if TYPE_CHECKING:
     from penstock.kernels.routing.subscription_index import SubscriptionIndex
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
 class SubszOptions(PageOptions, frozen=True, kw_only=True):
@@ -70,14 +70,14 @@ def index_stats(indexes: list[SubscriptionIndex]) -> Page:
     }
 
 
-def subsz(server: Server, options: SubszOptions) -> Steps:
+def subsz(server: MonitoredServer, options: SubszOptions) -> Steps:
     """Subscriptions. Raises MisuseError for an invalid test subject."""
     if options.test and not is_valid_subject(options.test):
         raise MisuseError(f"invalid test subject, must be valid publish subject: {options.test}")
     return _subsz(server, options)
 
 
-def _subsz(server: Server, options: SubszOptions) -> Steps:
+def _subsz(server: MonitoredServer, options: SubszOptions) -> Steps:
     offset, limit = paging(options.offset, options.limit)
     accounts = [account for name, account in server.accounts.items() if options.account in ("", name)]
     page = header(server) | index_stats([account.index for account in accounts])

@@ -10,14 +10,14 @@ from penstock.server.monitoring.pages import varz as general
 from penstock.server.monitoring.pages.page_options import Page, PageOptions, Steps
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
 class PageEntry(NamedTuple):
     """A page: its options type, and the function that builds it or returns its generator."""
 
     options: type[PageOptions]
-    make: Callable[[Server, Any], Page | Steps]
+    make: Callable[[MonitoredServer, Any], Page | Steps]
 
 
 PAGES: dict[str, PageEntry] = {
@@ -33,11 +33,11 @@ PAGES: dict[str, PageEntry] = {
 }
 
 
-def varz(server: Server, requests: Mapping[str, int]) -> Page:
+def varz(server: MonitoredServer, requests: Mapping[str, int]) -> Page:
     """varz, which has no options and shows the number of requests per page."""
     return general.varz(server, general.VarzOptions(), requests)
 
 
-def statsz(server: Server) -> Page:
+def statsz(server: MonitoredServer) -> Page:
     """The server statistics for system events."""
     return general.statsz(server)

@@ -11,11 +11,11 @@ from penstock.server.monitoring.pages.page_options import Page
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions, SubjectPermission
     from penstock.server.auth.authenticator import Identity
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
     from penstock.server.session import Session
 
 
-def user_info(server: Server, identity: Identity) -> Page:
+def user_info(server: MonitoredServer, identity: Identity) -> Page:
     """Account, permissions and remaining time, for the client itself."""
     page: Page = {
         "user": identity.user,

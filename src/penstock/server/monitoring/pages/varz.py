@@ -15,7 +15,7 @@ from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import PROTOCOL, RUNTIME, VERSION
 
 if TYPE_CHECKING:
-    from penstock.server.server import Server
+    from penstock.server.monitoring.monitored_server import MonitoredServer
 
 _NS = 1_000_000_000
 
@@ -28,7 +28,7 @@ class VarzOptions(PageOptions, frozen=True, kw_only=True):
         return cls()
 
 
-def traffic(server: Server, account: str = "") -> TrafficCounters:
+def traffic(server: MonitoredServer, account: str = "") -> TrafficCounters:
     """Total traffic of the server, or of one account, since the start."""
     totals = server.sessions.totals if not account else server.sessions.totals.of_account(account)
     sums = [totals.in_msgs, totals.in_bytes, totals.out_msgs, totals.out_bytes]
@@ -42,12 +42,12 @@ def traffic(server: Server, account: str = "") -> TrafficCounters:
     return TrafficCounters(*sums)
 
 
-def num_subscriptions(server: Server) -> int:
+def num_subscriptions(server: MonitoredServer) -> int:
     """Number of subscriptions in all accounts, including the server's own."""
     return sum(account.index.count for account in server.accounts.values())
 
 
-def varz(server: Server, options: VarzOptions, requests: Mapping[str, int]) -> Page:
+def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, int]) -> Page:
     """General state. `requests`: number of requests per page."""
     context, totals, sums = server.context, server.sessions.totals, traffic(server)
     settings, now = context.options, context.clock()
@@ -134,7 +134,7 @@ def _proxies(keys: tuple[str, ...]) -> Page | None:
     return {"trusted": [{"key": key} for key in keys]} if keys else None
 
 
-def statsz(server: Server) -> Page:
+def statsz(server: MonitoredServer) -> Page:
     """The server statistics for the system account."""
     totals, sums = server.sessions.totals, traffic(server)
     sent = {"msgs": sums.out_msgs, "bytes": sums.out_bytes}
@@ -166,7 +166,7 @@ def _by_kind(clients: int) -> Page:
     return {"clients": clients, "routes": 0, "gateways": 0, "leafs": 0}
 
 
-def jetstream_var(server: Server) -> Page:
+def jetstream_var(server: MonitoredServer) -> Page:
     """JetStream configuration, limits and usage; {} without JetStream."""
     if server.jetstream is None:
         return {}
@@ -177,7 +177,7 @@ def jetstream_var(server: Server) -> Page:
     }
 
 
-def cpu_percent(server: Server) -> float:
+def cpu_percent(server: MonitoredServer) -> float:
     """CPU usage in percent of one core, averaged since the start."""
     return round(100 * time.process_time() * _NS / max(1, server.context.clock() - server.started_ns), 1)
 
