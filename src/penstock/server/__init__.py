@@ -1,6 +1,7 @@
 """The server: wires the packages below it and runs them.
 
 - `server`, `session`, `tick`: the server object, one client session, and the end-of-tick order.
+- `client_subscriptions`, `keep_alive`: SUB and UNSUB, and the pings, of a session.
 - `server_context`, `session_registry`: what parts take instead of the server object.
 - `jetstream_service`, `engines`, `disk_executor`: JetStream of all accounts and its background disk work.
 - `config`: options, the nats.conf parser and the directives. `reload`: applying a changed configuration.

@@ -1,12 +1,10 @@
 """One client session: interprets control frames.
 
-PUB and HPUB never come here: the ingress dispatches them in compiled code. The session handles CONNECT, SUB,
-UNSUB, PING, PONG and protocol errors.
+PUB and HPUB never come here: the ingress dispatches them in compiled code. The session handles CONNECT, PING,
+PONG and protocol errors; `client_subscriptions` handles SUB and UNSUB, `keep_alive` sends pings.
 
 States: GREETED (INFO sent, no CONNECT yet) -> OPEN -> CLOSED. If authentication is required, GREETED accepts
     only CONNECT. Otherwise a client may continue without CONNECT, with the defaults of `ConnectMessage`.
-
-Invariant: `subscriptions` holds exactly the session's subscriptions in the account's index.
 
 -ERR texts, and which of them close the connection, match the official server: clients compare them.
 Violations by known verbs are only logged, because the official server closes those connections without -ERR.
@@ -34,7 +32,9 @@ from penstock.net.server_connection import ServerConnection
 from penstock.server.auth.authenticator import Authenticator, Identity
 from penstock.server.auth.client_identity import credentials_of, log_name, new_nonce, quoted_text
 from penstock.server.auth.passwords import PasswordCheck
+from penstock.server.client_subscriptions import ClientSubscriptions
 from penstock.server.connect_message import ConnectMessage, parse_connect
+from penstock.server.keep_alive import KeepAlive
 
 if TYPE_CHECKING:
     from penstock.routing.permissions import Permissions
@@ -46,13 +46,9 @@ if TYPE_CHECKING:
     from penstock.server.server_context import ServerContext
     from penstock.server.session_registry import SessionRegistry
 
-FIRST_PING_S = 2.0
-FIRST_PING_JITTER = 0.2
 HASH_WAIT_S = 30.0
 """How long a login may wait for its password hash. Replaces the authentication timeout, which limits the
 client."""
-RTT_INTERVAL_NS = 3_600_000_000_000
-"""Interval of pings to an active client, which measure its round trip time."""
 PONG = b"PONG\r\n"
 PING = b"PING\r\n"
 OK = b"+OK\r\n"
@@ -131,16 +127,13 @@ class Session:
         self.is_peer_known = not awaits_proxy  # False until the PROXY header has arrived
         self.proxy_key: str | None = None  # key of the client's proxy; "" = an untrusted proxy
         self.session_permissions: SessionPermissions | None = None
-        self.subscriptions: dict[bytes, SinkSubscription] = {}
+        self.subscriptions = ClientSubscriptions(self)
         self.started_ns = self.context.clock()
-        self.last_activity_ns = self.started_ns
-        self.rtt_ns = 0
-        self._ping_sent_ns = 0  # time of the unanswered PING
-        self._last_ping_ns = 0
-        self._pings_out = 0
+        self.keep_alive = KeepAlive(
+            self.context, self.connection, ping=self._send_ping, stale=self._on_stale, failed=self.fail
+        )
         self._pong_sent = False
         self._waiting = False  # authentication is pending in a service or thread
-        self._ping_timer: asyncio.TimerHandle | None = None
         self._auth_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self.name = ""  # prefix of log lines
@@ -175,7 +168,7 @@ class Session:
             # Cookies are in `options` already and count as CONNECT fields, as in the official server.
             self._check(ConnectMessage(), self._welcome)
         # A client that has not sent CONNECT may not be ready for a PING, so the early PING waits for it.
-        self._ping_in(options.ping_interval_ns_of(self.connection.kind) / 1e9)
+        self.keep_alive.start()
 
     def _welcome(self, identity: Identity | None) -> None:
         """Opens a session that needs no CONNECT, unless the client must prove that it uses a proxy."""
@@ -218,7 +211,7 @@ class Session:
         self.context.log.info(f"{self.name} - Slow Consumer: write deadline exceeded, {waiting} bytes wait")
 
     def closed(self, reason: CloseReason) -> None:
-        for end in (self._shut, partial(self._notify_closed, reason), self._drop_subscriptions):
+        for end in (self._shut, partial(self._notify_closed, reason), self.subscriptions.drop_all):
             faults.contain(end, self._end_failed)
 
     def _notify_closed(self, reason: CloseReason) -> None:
@@ -244,8 +237,7 @@ class Session:
 
     def on_auto_unsubscribe(self, subscription: SinkSubscription) -> None:
         """The subscription has received its maximum (UNSUB max)."""
-        if self.subscriptions.get(subscription.sid) is subscription:
-            self._remove(subscription)
+        self.subscriptions.completed(subscription)
 
     # -- output
 
@@ -344,9 +336,7 @@ class Session:
             self.proxy_key = proven_key(self.context.options, options, self.nonce)
             if self._refuses_proxy(options.user, None):
                 return
-        self.rtt_ns = max(1, self.context.clock() - self.started_ns)  # an estimate until the first PONG
-        first_ping_s = min(FIRST_PING_S, self.context.options.ping_interval_ns_of(self.connection.kind) / 1e9)
-        self._ping_in(first_ping_s * (1 + FIRST_PING_JITTER * self.context.random()))
+        self.keep_alive.connect_arrived()
         self._check(options, lambda identity: self._checked(options, identity))
 
     def _refuses_proxy(self, user: str, identity: Identity | None) -> bool:
@@ -461,7 +451,7 @@ class Session:
             self._auth_timer.cancel()
             self._auth_timer = None
         if self.identity is None or self.identity.account != identity.account:
-            self._drop_subscriptions()  # of the previous account
+            self.subscriptions.drop_all()  # of the previous account
         self._sessions.move(self, identity.account)
         self.identity = identity
         self.ingress.parser.unlock()
@@ -534,84 +524,28 @@ class Session:
             self.session_permissions = SessionPermissions(self, permissions)
             for subscription in tuple(self.subscriptions.values()):
                 if not self.session_permissions.keeps(subscription):
-                    self._remove(subscription)
+                    self.subscriptions.remove(subscription)
+
+    @property
+    def rtt_ns(self) -> int:
+        """Round trip time of the last ping, ns; an estimate before the first one, 0 before CONNECT."""
+        return self.keep_alive.rtt_ns
+
+    @property
+    def last_activity_ns(self) -> int:
+        """When it was last known to be active, ns since 1970."""
+        return self.keep_alive.last_activity_ns
 
     @property
     def user(self) -> str:
         """Name of the user; "" when there is none."""
         return self.identity.user if self.identity is not None else ""
 
-    def _drop_subscriptions(self) -> None:
-        for subscription in tuple(self.subscriptions.values()):
-            self._remove(subscription)
-
     def _on_sub(self, frame: PyFrame) -> None:
-        subject, queue, sid = frame.subject or b"", frame.queue or b"", frame.sid or b""
-        if self.traced:
-            words = [part.decode("utf-8", "replace") for part in (subject, queue, sid) if part]
-            self.trace(f"<<- [SUB {' '.join(words)}]")
-        if self.session_permissions is not None and not self.session_permissions.check_subscribe(
-            subject, queue, sid
-        ):
-            return
-        tokens_max = self.context.options.max_sub_tokens
-        if 0 < tokens_max <= subject.count(b"."):
-            shown = subject.decode("utf-8", "replace")
-            self.context.log.error(
-                f"{self.name} - Subscription Violation Too Many Tokens - Subject {shown!r}"
-            )
-            self.error(f'Permissions Violation for Subscription to "{shown}", too many tokens')
-            return
-        if sid in self.subscriptions:
-            self.ok()  # as in the official server, the first subscription of a sid stays
-            return
-        limit = self._subscriptions_max()
-        if 0 <= limit <= len(self.subscriptions):
-            self.context.log.error(f"{self.name} - maximum subscriptions exceeded")
-            self.error("maximum subscriptions exceeded")
-            return
-        try:
-            self._subscribe(subject, queue, sid)
-        except ValueError:
-            self.error("Invalid Subject")
-            return
-        self.ok()
-
-    def _subscriptions_max(self) -> int:
-        """The lowest subscription limit of server, account and user; -1 = no limit."""
-        identity, limits = self.identity, [self.context.options.max_subscriptions or -1]
-        if identity is not None:
-            own = self._accounts.options_of(identity.account)
-            limits += [identity.max_subscriptions, own.max_subscriptions if own is not None else -1]
-        return min((limit for limit in limits if limit >= 0), default=-1)
-
-    def _subscribe(self, subject: bytes, queue: bytes, sid: bytes) -> None:
-        """Raises ValueError for an invalid filter."""
-        subscription = SinkSubscription(self.sink, subject, queue, sid)
-        assert self.ingress.index is not None  # set by _identify()
-        self.ingress.index.insert(subscription)
-        self.subscriptions[sid] = subscription
+        self.subscriptions.on_sub(frame.subject or b"", frame.queue or b"", frame.sid or b"")
 
     def _on_unsub(self, frame: PyFrame) -> None:
-        sid, maximum = frame.sid or b"", frame.max_msgs
-        if self.traced:
-            words = sid.decode("utf-8", "replace") + (f" {maximum}" if maximum else "")
-            self.trace(f"<<- [UNSUB {words}]")
-        subscription = self.subscriptions.get(sid)
-        if subscription is not None:
-            if maximum > subscription.delivered:
-                subscription.close_after(maximum)
-            else:
-                self._remove(subscription)
-        self.ok()
-
-    def _remove(self, subscription: SinkSubscription) -> None:
-        if self.traced:
-            self.trace(f"<-> [DELSUB {subscription.sid.decode('utf-8', 'replace')}]")
-        subscription.close()
-        del self.subscriptions[subscription.sid]
-        if self.ingress.index is not None:
-            self.ingress.index.remove(subscription)
+        self.subscriptions.on_unsub(frame.sid or b"", frame.max_msgs)
 
     def _on_ping(self, frame: PyFrame) -> None:
         if self.traced:
@@ -626,11 +560,8 @@ class Session:
 
     def _on_pong(self, frame: PyFrame) -> None:
         self.trace("<<- [PONG]")
-        self._pings_out = 0
-        if self._ping_sent_ns:
-            self.rtt_ns = max(1, self.context.clock() - self._ping_sent_ns)
-            self.sink.forget_client_info()
-            self._ping_sent_ns = 0
+        if self.keep_alive.pong_arrived():
+            self.sink.forget_client_info()  # which has the round trip time
 
     def _on_client_error(self, frame: PyFrame) -> None:
         text = (frame.payload or b"").decode("utf-8", "replace")
@@ -678,39 +609,24 @@ class Session:
         self.context.log.error(f"{self.name} - authentication error")
         self.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
 
-    def _on_ping_timer(self) -> None:
-        """Pings an idle client, and an active one periodically. Closes a client that neither answers pings
-        nor sends anything."""
-        now = self.context.clock()
-        active = self.connection.take_activity()
-        if active:
-            self.last_activity_ns = now
-            self._pings_out = 0
-        if self._pings_out >= self.context.options.ping_max:
-            self._sessions.totals.count_stale()
-            self.refuse("Stale Connection", CloseReason.STALE_CONNECTION)
-            return
-        if not active or not self._last_ping_ns or now - self._last_ping_ns > RTT_INTERVAL_NS:
-            self._pings_out += 1
-            self._ping_sent_ns = self._last_ping_ns = now
-            self.trace("->> [PING]")
-            self.send(PING)
-        self._ping_in(self.context.options.ping_interval_ns_of(self.connection.kind) / 1e9)
+    def _send_ping(self) -> None:
+        self.trace("->> [PING]")
+        self.send(PING)
 
-    def _ping_in(self, delay_s: float) -> None:
-        if self._ping_timer is not None:
-            self._ping_timer.cancel()
-        self._ping_timer = self._call_later(delay_s, self._on_ping_timer)
+    def _on_stale(self) -> None:
+        self._sessions.totals.count_stale()
+        self.refuse("Stale Connection", CloseReason.STALE_CONNECTION)
 
     def _call_later(self, delay_s: float, work: Callable[[], object]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(delay_s, faults.contain, work, self.fail)
 
     def _shut(self) -> None:
         self.state = SessionState.CLOSED
-        for timer in (self._ping_timer, self._auth_timer, self._expiry_timer):
+        self.keep_alive.stop()
+        for timer in (self._auth_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
-        self._ping_timer = self._auth_timer = self._expiry_timer = None
+        self._auth_timer = self._expiry_timer = None
 
 
 _HANDLERS: dict[int, Callable[[Session, PyFrame], None]] = {
