@@ -126,7 +126,7 @@ def each_message_behind_the_end_answered(patch: pytest.MonkeyPatch) -> None:
     refuse_behind = FastIngestBatches._refuse_behind
 
     def each(fast: FastIngestBatches, batch: Any, reply: bytes) -> None:
-        batch.is_refused = False
+        batch.refuse(False)
         refuse_behind(fast, batch, reply)
 
     patch.setattr(FastIngestBatches, "_refuse_behind", each)
@@ -319,8 +319,11 @@ def due_schedules_freed_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
         return to._stream.log.purge_part(filter_subject, seq, end_seq, looks, sys.maxsize)
 
     def unsaid(to: StreamReplica, produced: ScheduledMessage, ts: int) -> None:
-        to.log.storing = False
-        store_scheduled(to, produced, ts)
+        to.log.end_storing()
+        try:
+            store_scheduled(to, produced, ts)
+        finally:
+            to.log.begin_storing()
 
     patch.setattr(StreamReplica, "_store_scheduled", unsaid)
     patch.setattr(Rollups, "_remove", freed)

@@ -29,6 +29,7 @@ class Capacity:
         self._engine = engine
         self._engines = engines
         self._used = dict.fromkeys(StorageType, 0)
+        self._accounted: dict[StreamReplica, int] = {}  # each stream's part of it
 
     @property
     def _config(self) -> EngineConfig:
@@ -39,12 +40,12 @@ class Capacity:
     def note(self, stream: StreamReplica) -> None:
         """Updates the accounted size of a stream."""
         size = stream.log.bytes
-        self._used[stream.config.storage] += size - stream.accounted_bytes
-        stream.accounted_bytes = size
+        self._used[stream.config.storage] += size - self._accounted.get(stream, 0)
+        self._accounted[stream] = size
 
     def forget(self, stream: StreamReplica) -> None:
         """Removes a deleted stream from the account's use."""
-        self._used[stream.config.storage] -= stream.accounted_bytes
+        self._used[stream.config.storage] -= self._accounted.pop(stream, 0)
 
     def used(self, storage: StorageType) -> int:
         """Bytes in all streams of this storage, as of each stream's last note()."""
@@ -115,8 +116,8 @@ class Capacity:
         grow."""
         storage = stream.config.storage
         own, used = self._own_limit(storage), self._used[storage]
-        stream.bytes_end = None if own < 0 else stream.accounted_bytes + own - used
-        stream.refuse_all = stream.durability.failure or self._refusal(storage, own, used)
+        bytes_end = None if own < 0 else self._accounted.get(stream, 0) + own - used
+        stream.admit(stream.durability.failure or self._refusal(storage, own, used), bytes_end)
 
     def _refusal(self, storage: StorageType, own: int, used: int) -> ApiError | None:
         """Why the account, with limit `own`, cannot store publishes now; None when it can."""
@@ -153,11 +154,9 @@ class Capacity:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
 
-    def may_start_fast_batch(self, stream: StreamReplica) -> bool:
-        """Whether one more fast batch fits the limits of the stream and of the server."""
+    def may_start_fast_batch(self, count: int) -> bool:
+        """Whether one more fast batch of a stream that has `count` fits the limits of the stream and of the
+        server."""
         own_max = self._config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
         total_max = self._config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
-        return (
-            stream.fast.batches.count < own_max
-            and self.fast_batches() + self._fast_batches_elsewhere() < total_max
-        )
+        return count < own_max and self.fast_batches() + self._fast_batches_elsewhere() < total_max

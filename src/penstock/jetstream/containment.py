@@ -130,7 +130,7 @@ class Containment:
         need."""
         stream.offline[consumer] = why
         if stream.interest_state is not None:
-            stream.interest_state.held = True
+            stream.interest_state.keep_all(True)
 
     def record_leftover_stream(self, stream: str, error: Exception) -> None:
         """Records a failed stream creation whose files could not be removed: a later request can remove

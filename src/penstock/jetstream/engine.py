@@ -95,7 +95,12 @@ class JetStreamEngine:
         self.api_stats = ApiStats(level=config.api_level)
         self.capacity = Capacity(self, shared.engines)
         self.describe_client = shared.describe_client
-        self.batches = BatchContext(lambda: self.config, shared.inflight, self.advisories.batch_abandoned)
+        self.batches = BatchContext(
+            lambda: self.config,
+            shared.inflight,
+            self.advisories.batch_abandoned,
+            self.capacity.may_start_fast_batch,
+        )
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)
         self.wake = wake
@@ -444,7 +449,7 @@ class JetStreamEngine:
         stream.store.delete_consumer(name, sync=sync)
         del stream.offline[name]
         if stream.interest_state is not None and not stream.offline:
-            stream.interest_state.held = False
+            stream.interest_state.keep_all(False)
             self.reviews.begin(stream)
         self.tick.touch_stream(stream)
         self.advisories.consumer_action(stream.name, name, "delete")
@@ -464,9 +469,6 @@ class JetStreamEngine:
             allowance=self.allowance,
         )
         self.overflow.bound(stream, self.config, is_syncing=False)
-        stream.fast.may_start = partial(self.capacity.may_start_fast_batch, stream)
-        stream.fast.config = lambda: self.config
-        stream.fast.abandoned = partial(self.advisories.batch_abandoned, stream.name, reason="timeout")
         return stream
 
     def _check_consumer_limits(self, stream: StreamReplica, config: ApiStreamConfig) -> None:

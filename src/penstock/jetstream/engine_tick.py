@@ -89,7 +89,7 @@ class EngineTick:
             self._step_failed(error)
 
     def _apply(self, now: int) -> None:
-        self._allowance.left = self._allowance.most
+        self._allowance.renew()
         ready = dict.fromkeys(self._deferrals.take_ready()) if self._deferrals.has_ready else {}
         dirty: list[StreamReplica] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:

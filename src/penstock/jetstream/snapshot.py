@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.stream.stream_replica import StreamReplica
@@ -95,7 +97,7 @@ class Snapshot:
             for _, one in sorted(self._stream.consumers.items())
             if with_consumers and not (one.config.direct or one.is_driven)
         ]
-        self.state.consumer_count = len(consumers)
+        self.state = msgspec.structs.replace(self.state, consumer_count=len(consumers))
         head = snapshot_archive.pack_entry(
             snapshot_archive.ArchiveEntry(snapshot_archive.STATE_NAME, now, encode(self.state))
         )

@@ -159,7 +159,7 @@ def test_what_comes_behind_the_end_is_left_to_python_until_one_message_was_refus
     run.batches.end(batch, b"{}")
     assert run.batches.count == 0
     assert run.apply(b"p.id.10.ok.2.1.$FI", b"p.id.10.ok.3.2.$FI") == 0
-    batch.is_refused = True
+    batch.refuse(True)
     assert run.apply(b"p.id.10.ok.2.1.$FI", b"p.id.10.ok.3.2.$FI") == 2
     assert run.apply(b"p.id.10.ok.3.4.$FI") == 0
     assert run.log.messages == 0

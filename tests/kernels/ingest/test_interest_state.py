@@ -191,7 +191,7 @@ def test_while_somebody_is_missing_nothing_goes() -> None:
     log = StreamLog()
     log.append(b"s.a", b"", b"", 1)
     interest_state = InterestState(log)
-    interest_state.held = True
+    interest_state.keep_all(True)
     pump = pump_of(log, AckPolicy.ACK_NONE, [])
     interest_state.add(pump)
     pump.state.delivered(1, 1)

@@ -98,10 +98,10 @@ def test_ids_that_only_begin_alike_are_different() -> None:
 def test_the_last_id_is_kept_whether_or_not_ids_are() -> None:
     ids = MessageIds(0)
     assert ids.last_id == b""
-    ids.last_id = b"some id"
+    ids.note_last(b"some id")
     ids.add(b"some id", 1, 1)
     assert (ids.last_id, len(ids), ids.find(b"some id", 1)) == (b"some id", 0, 0)
-    ids.last_id = b""
+    ids.note_last(b"")
     assert ids.last_id == b""
 
 

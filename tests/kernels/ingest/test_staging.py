@@ -74,7 +74,7 @@ def test_the_next_messages_of_open_batches_are_taken_and_nothing_else(
     model = StagingModel(messages_max, size_max, check_at, {"one": [], "two": []})
     staged, total = StagedBatches(), StagedTotal()
     kernel = {name: staged.open(name.encode(), total, messages_max, size_max) for name in model.open}
-    staged.check_at = check_at
+    staged.check_from(check_at)
     batch, acks = IngestBatch(), AckBatch(PREFIX)
     expected_acks = []
     for batch_id, seq, commit, more, reply, payload in run:
@@ -190,7 +190,7 @@ def test_every_block_the_kernel_takes_is_one_the_model_calls_plain() -> None:
 def test_names_that_come_twice_are_left_to_python() -> None:
     staged, total = StagedBatches(), StagedTotal()
     staged.open(b"b", total, 10, 1000)
-    staged.check_at = NOW + 1
+    staged.check_from(NOW + 1)
     for name, value in (("Nats-Batch-Id", "b"), ("Nats-Batch-Sequence", "1")):
         block = encode(in_batch("b", 1, None, {}))[:-2] + f"{name}: {value}\r\n\r\n".encode()
         batch = IngestBatch()
@@ -204,7 +204,7 @@ def test_names_that_come_twice_are_left_to_python() -> None:
 def test_the_total_of_the_server_ends_what_the_kernel_takes() -> None:
     staged, total = StagedBatches(), StagedTotal(300)
     one = staged.open(b"b", total, 100, 100_000)
-    staged.check_at = NOW + 1
+    staged.check_from(NOW + 1)
     batch = IngestBatch()
     for seq in range(1, 6):
         batch.append(b"a", b"", encode(in_batch("b", seq, None, {})), b"x" * 20)
@@ -233,7 +233,7 @@ def test_an_id_is_open_once_and_batches_are_found_among_many() -> None:
     with pytest.raises(ValueError, match="open already"):
         staged.open(b"7", total, 10, 1000)
     for n, one in enumerate(opened):
-        one.heard_ns = (n * 7) % 1000
+        staged.heard(one, (n * 7) % 1000, 1 << 40)
     assert [one.heard_ns for one in staged.all()] == sorted(one.heard_ns for one in opened)
     for n in range(0, 1000, 2):
         staged.close(opened[n])

@@ -82,7 +82,7 @@ class AtomicBatches:
         except JetStreamApiError:
             self._close(batch)
             raise
-        batch.heard_ns = now
+        self.staged.heard(batch, now, self._context.config().batch_timeout_ns)
         return b""
 
     def _open(self, batch_id: bytes, seq: int, size: int, now: int) -> StagedBatch:
@@ -96,16 +96,14 @@ class AtomicBatches:
         total = config.batch_inflight_total_max or ATOMIC_INFLIGHT_TOTAL
         if self.staged.count >= of_stream or inflight.atomic >= total:
             raise codes.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT.exception()
-        inflight.atomic += 1
-        inflight.staged.bytes_max = config.batch_bytes_max
+        inflight.opened(config.batch_bytes_max)
         batch = self.staged.open(batch_id, inflight.staged, config.batch_messages_max, STAGED_BYTES_MAX)
-        batch.heard_ns = now
-        self.staged.check_at = min(self.staged.check_at, now + config.batch_timeout_ns)
+        self.staged.heard(batch, now, config.batch_timeout_ns)
         return batch
 
     def _close(self, batch: StagedBatch) -> None:
         self.staged.close(batch)
-        self._context.inflight.atomic -= 1
+        self._context.inflight.closed()
 
     def _stage(self, batch: StagedBatch, message: StagedMessage, seq: int, commit: bytes | None) -> None:
         """Adds the message to the batch. An error abandons the batch."""
@@ -118,8 +116,7 @@ class AtomicBatches:
                 self._tell(batch, UNSUPPORTED)
                 raise codes.REQUIRED_API_LEVEL.exception()
             header = headers.without(header, headers.REQUIRED_API_LEVEL)
-        batch.seq += 1
-        if batch.seq != seq or (commit == EOB and seq == 1):
+        if batch.next_seq() != seq or (commit == EOB and seq == 1):
             self._tell(batch, INCOMPLETE)
             raise codes.ATOMIC_PUBLISH_INCOMPLETE_BATCH.exception()
         if commit == EOB:
@@ -156,7 +153,7 @@ class AtomicBatches:
         timeout_ns = self._context.config().batch_timeout_ns
         for batch in self.staged.all():
             if batch.heard_ns + timeout_ns > now:
-                self.staged.check_at = batch.heard_ns + timeout_ns
+                self.staged.check_from(batch.heard_ns + timeout_ns)
                 return
             self._close(batch)
             self._tell(batch, TIMEOUT)

@@ -24,4 +24,4 @@ def recover_ids(ids: MessageIds, log: StreamLog, now: int) -> Generator[int, Non
         while seq := ingest.recover_ids(log, ids, seq, header_scan.SLICE):
             yield header_scan.SLICE_WORK
     last = log.load(log.last_seq) if log.messages else None
-    ids.last_id = headers.value_of(last.header, headers.MSG_ID) or b"" if last is not None else b""
+    ids.note_last(headers.value_of(last.header, headers.MSG_ID) or b"" if last is not None else b"")

@@ -21,13 +21,11 @@ that error, as in the ADR, and is also an ordinary pub ack.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from penstock.errors import JetStreamApiError
-from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.ingest.batches import FastBatch, FastBatches, parse
 from penstock.kernels.ingest.ingest import acknowledge_fast
 from penstock.protocol import error_codes as codes
@@ -35,6 +33,7 @@ from penstock.protocol.api import ApiError, PubAck, encode
 from penstock.protocol.batch import BATCH_ID_MAX, SUFFIX, Operation
 
 if TYPE_CHECKING:
+    from penstock.jetstream.inflight import BatchContext
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
 FLOW_FIRST = 500  # messages per ack at the start of a batch that is the only one of its stream
@@ -72,18 +71,12 @@ def flow_limit(batches: int, backlog: int) -> int:
 
 
 class FastIngestBatches:
-    """The fast batches of one stream.
+    """The fast batches of one stream."""
 
-    may_start: whether another batch may be opened. config: of the engine. abandoned: called with the id of a
-    batch that timed out.
-    """
-
-    def __init__(self, stream: StreamReplica) -> None:
+    def __init__(self, stream: StreamReplica, context: BatchContext) -> None:
         self._stream = stream
+        self._context = context
         self.batches = FastBatches()
-        self.may_start: Callable[[], bool] = lambda: True
-        self.config: Callable[[], EngineConfig] = EngineConfig
-        self.abandoned: Callable[[str], None] = lambda batch_id: None
         self.behind: list[FastBatch] = []  # ended batches that had a message rejected in this tick
         self._check_at = 0  # ns: no batch times out before; 0: none is open
 
@@ -116,7 +109,7 @@ class FastIngestBatches:
             else:
                 self._start(flow, subject, reply, header, payload, now, ts)
             return
-        batch.heard_ns = now
+        batch.heard(now)
         if operation == Operation.PING:
             self._ping(batch, reply, seq)
         elif self._in_order(batch, reply, seq):
@@ -134,7 +127,7 @@ class FastIngestBatches:
     def end_tick(self) -> None:
         """Allows one response again for messages after the end of a batch."""
         for batch in self.behind:
-            batch.is_refused = False
+            batch.refuse(False)
         self.behind.clear()
 
     def _refusal(self, said: tuple[bytes, int, bool, int, int] | None) -> ApiError | None:
@@ -146,7 +139,7 @@ class FastIngestBatches:
 
     def _refuse_behind(self, batch: FastBatch, reply: bytes) -> None:
         if not batch.is_refused:
-            batch.is_refused = True
+            batch.refuse(True)
             self.behind.append(batch)
             self._say(reply, self._refused(codes.BATCH_PUBLISH_UNKNOWN_BATCH_ID))
 
@@ -181,13 +174,13 @@ class FastIngestBatches:
     def _start(
         self, flow: int, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
     ) -> None:
-        if not self.may_start():
+        if not self._context.may_start_fast(self.batches.count):
             self._say(reply, self._refused(codes.BATCH_PUBLISH_TOO_MANY_INFLIGHT))
             return
         # A single batch starts at its full rate; several start slowly and adapt.
         batch = self.batches.start(reply, min(flow, FLOW_FIRST) if not self.batches.count else 1, now)
         if not self._check_at:
-            self._check_at = now + self.config().batch_timeout_ns
+            self._check_at = now + self._context.config().batch_timeout_ns
         try:
             stored = self._store(subject, header, payload, now, ts)
         except JetStreamApiError as raised:
@@ -265,10 +258,11 @@ class FastIngestBatches:
             return
         self._check_at = 0
         for batch in self.batches.open_batches():
-            due = batch.heard_ns + self.config().batch_timeout_ns
+            due = batch.heard_ns + self._context.config().batch_timeout_ns
             if due <= now:
                 self.batches.forget(batch)
-                self.abandoned(batch.id.decode("utf-8", "replace"))
+                batch_id = batch.id.decode("utf-8", "replace")
+                self._context.abandoned(self._stream.name, batch_id, "timeout")
             elif not self._check_at or due < self._check_at:
                 self._check_at = due
 
@@ -306,7 +300,7 @@ class FastIngestBatches:
         )
 
     def _refused(self, error: ApiError) -> bytes:
-        if self.config().official_fast_errors:
+        if self._context.config().official_fast_errors:
             error = codes.OFFICIAL.get(error, error)
         return encode(PubAck(error=error, stream=self._stream.name))
 

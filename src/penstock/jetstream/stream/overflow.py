@@ -47,14 +47,13 @@ class Overflow:
     def bound(self, stream: StreamReplica, config: EngineConfig, *, is_syncing: bool) -> None:
         """Sets the limits of a stream; is_syncing: nothing is applied until its sync or its roll-ups end."""
         msgs, size = config.buffered_msgs_max, config.buffered_bytes_max
-        sink = stream.sink
-        sink.bytes_max = NO_LIMIT if size < 0 else size or BYTES_MAX
-        sink.msgs_max = (NO_LIMIT if msgs < 0 else msgs or MSGS_MAX) if is_syncing or msgs or size else 0
+        msgs_max = (NO_LIMIT if msgs < 0 else msgs or MSGS_MAX) if is_syncing or msgs or size else 0
+        stream.sink.limit(msgs_max, NO_LIMIT if size < 0 else size or BYTES_MAX)
 
     def answer(self, index: SubscriptionIndex, now: int) -> None:
         """Sends errors to the publishers whose messages were rejected in this tick."""
         for stream in self.full.take():
-            replies, stream.sink.rejected = stream.sink.rejected, []
+            replies = stream.sink.take_rejected()
             self._warn(stream.name, len(replies), now)
             text = stream.refusal(codes.STREAM_TOO_MANY_REQUESTS)
             header = TOO_MANY_REQUESTS.block()

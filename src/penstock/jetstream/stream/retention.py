@@ -42,6 +42,10 @@ class Expiry:
         self._log = log
         self._oldest_seq = 0  # below it no message can expire by max_age
 
+    def configure(self, leave_marker: Callable[[bytes], None] | None) -> None:
+        """Sets what stores a delete marker for a subject whose last message expired; None: nothing."""
+        self.leave_marker = leave_marker
+
     def run(self, max_age_ns: int, now: int, work: int = sys.maxsize) -> int:
         """Removes expired messages, up to `work` units; returns the work done."""
         left = work

@@ -40,6 +40,14 @@ class Allowance(Struct):
     most: int
     left: int = 0
 
+    def renew(self) -> None:
+        """Begins the next turn."""
+        self.left = self.most
+
+    def use(self, messages: int) -> None:
+        """Counts removed messages."""
+        self.left -= messages
+
 
 class Removal(Struct, frozen=True):
     """Messages that match `filter` (b"": all) below end_seq are replaced by the message at `seq`."""
@@ -69,10 +77,14 @@ class Rollups:
             return
         if not self.unfinished:
             gone, seq = self._remove(filter_subject, 0, end_seq, max(1, self._allowance.left))
-            self._allowance.left -= gone
+            self._allowance.use(gone)
             if not seq:
                 return
         self.unfinished.append(Removal(filter_subject, end_seq, by_seq))
+
+    def stored_unlimited(self) -> None:
+        """A message was stored behind an unfinished roll-up, before limits made room for it."""
+        self.is_limited = False
 
     def slices(self) -> Generator[int, None, None]:
         """Removes the rest; yields work."""
@@ -88,9 +100,8 @@ class Rollups:
 
     def _remove(self, filter_subject: bytes, seq: int, end_seq: int, looks: int) -> tuple[int, int]:
         log = self._stream.log
-        was_storing = log.storing
-        log.storing = True  # their files stay until the message that replaces them is written
+        log.begin_storing()  # their files stay until the message that replaces them is written
         try:
             return log.purge_part(filter_subject, seq, end_seq, looks, sys.maxsize)
         finally:
-            log.storing = was_storing
+            log.end_storing()

@@ -45,6 +45,10 @@ class SourceState:
         self._stream = stream
         self._seq = 0
 
+    def reconfigure(self, source: StreamSource) -> None:
+        """Takes an update of the origin's configuration that keeps its position."""
+        self.source = source
+
     @property
     def reads_log(self) -> bool:
         """Whether the origin is local and is read without a named consumer."""

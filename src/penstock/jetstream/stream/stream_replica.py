@@ -126,21 +126,21 @@ class StreamReplica:
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
-        self.atomic = AtomicBatches(self, batches or BatchContext())
+        batches = batches or BatchContext()
+        self.atomic = AtomicBatches(self, batches)
         self.rollups = Rollups(self, allowance)
         self.sink = StreamSink(dirty, self, full)
         self.ack_prefix = _ack_prefix(config.name, domain)
         self.acks = AckBatch(self.ack_prefix)
         self.republisher = Republisher(config.name.encode(), format_time)
-        self.fast = FastIngestBatches(self)
+        self.fast = FastIngestBatches(self, batches)
         self.below = below
         self.source_states: list[SourceState] = []  # its mirror or sources
         self.positions: SourcePositions | None = None  # of a stream with sources
-        self.refuse_all: ApiError | None = None  # set by the engine: the error for every publish at present
-        self.bytes_end: int | None = None  # set by the engine: the size that the account's limit allows
+        self.refuse_all: ApiError | None = None  # see admit()
+        self.bytes_end: int | None = None
         self.durability = Durability(self.log)
         self._rest: IngestBatch | None = None  # of the batch whose roll-up is not done
-        self.accounted_bytes = 0  # the size that Capacity has counted
         self._now = created
         self.is_behind = False  # expire() stopped at its limit
         self._configure()
@@ -164,7 +164,7 @@ class StreamReplica:
 
     def apply_pending(self, now: int) -> None:
         """Applies the publishes that arrived since the last call."""
-        self.log.storing = True
+        self.log.begin_storing()
         try:
             if self._rest is not None:
                 rest, self._rest = self._rest, None
@@ -175,7 +175,7 @@ class StreamReplica:
             for source_state in self.source_states:
                 source_state.apply(now)
         finally:
-            self.log.storing = False
+            self.log.end_storing()
 
     def apply(self, batch: IngestBatch, now: int) -> None:
         """Stores a batch of publishes at `now` (ns) and collects the responses."""
@@ -226,6 +226,11 @@ class StreamReplica:
             self.acks.add(reply, b'%s%d,"val":"%s"}' % (self.ack_prefix, stored.seq, stored.value.encode()))
         elif answers:
             self.acks.add_ack(reply, stored.seq, stored.duplicate)
+
+    def admit(self, refuse_all: ApiError | None, bytes_end: int | None) -> None:
+        """Sets what the account admits at present. refuse_all: the error for every publish. bytes_end: the
+        size up to which the stream may grow; None: no limit."""
+        self.refuse_all, self.bytes_end = refuse_all, bytes_end
 
     def check_admitted(self, subject: bytes, header: bytes, payload_len: int) -> None:
         """Raises JetStreamApiError when publishes are rejected at present, and 10002 when this message would
@@ -288,7 +293,7 @@ class StreamReplica:
     ) -> int:
         wanted = self.is_wanted(subject)
         seq = self._store(subject, decision.header, payload, ts) if wanted else self.log.skip(ts)
-        self.ids.last_id = decision.msg_id
+        self.ids.note_last(decision.msg_id)
         if decision.ttl_ns and wanted:
             self.expiry.ttls.add(seq, ts, decision.ttl_ns)
         if decision.rollup:
@@ -304,7 +309,8 @@ class StreamReplica:
     def _store(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
         limits = self.limits
         if self.rollups.unfinished:
-            self.rollups.is_limited, limits = False, NO_LIMITS
+            self.rollups.stored_unlimited()
+            limits = NO_LIMITS
         return store_one(self.log, limits, subject, header, payload, ts, self.republisher)
 
     def write(self) -> None:
@@ -504,12 +510,12 @@ class StreamReplica:
         made = self.schedules.take_due(now, max(0, work) // SCHEDULE_WORK + 1)
         # Schedules, and messages that theirs replace, were acked: on a full disk they stay until the
         # replacements are written. Expired messages are removed regardless, which frees space.
-        self.log.storing = True
+        self.log.begin_storing()
         try:
             for produced in made:
                 self._store_scheduled(produced, ts)
         finally:
-            self.log.storing = False
+            self.log.end_storing()
         return len(made) * SCHEDULE_WORK
 
     def _store_scheduled(self, produced: ScheduledMessage, ts: int) -> None:
@@ -541,7 +547,7 @@ class StreamReplica:
         ts = max(self._now, self.log.last_ts)
         seq = self._store(subject, header, b"", ts)
         self.expiry.ttls.add(seq, ts, ttl_ns)
-        self.ids.last_id = b""
+        self.ids.note_last(b"")
 
     def next_deadline(self) -> int | None:
         """When (ns) `expire` is due, or None."""
@@ -588,12 +594,12 @@ class StreamReplica:
         self.limits = _plain_limits(self.config, self.interest_state)
         if not self.config.allow_batched:
             self.fast.clear()
-        self.sink.mapper = make_mapper(self.config.subject_transform, self.below)
+        self.sink.map_subjects(make_mapper(self.config.subject_transform, self.below))
         republish = self.config.republish
         self.republisher.configure(
             make_republish_mapper(republish, self.below), republish is not None and republish.headers_only
         )
-        self.expiry.leave_marker = self._leave_marker if self.config.subject_delete_marker_ttl else None
+        self.expiry.configure(self._leave_marker if self.config.subject_delete_marker_ttl else None)
 
     def _choose_sources(self) -> None:
         """Creates the source states of the configuration. Origins that remain keep their position."""
@@ -610,7 +616,7 @@ class StreamReplica:
         for at, source_state in enumerate(self.source_states):
             if source_state.index_name in present:
                 self.source_states[at] = present[source_state.index_name]
-                self.source_states[at].source = source_state.source
+                self.source_states[at].reconfigure(source_state.source)
         if sources and self.positions is None:
             self.positions = SourcePositions(self.store)
 
@@ -629,7 +635,7 @@ class StreamReplica:
             self.interest_state = InterestState(
                 self.log, work_queue=self.config.retention is RetentionPolicy.WORKQUEUE
             )
-            self.interest_state.held = bool(self.offline)
+            self.interest_state.keep_all(bool(self.offline))
             for consumer in self.consumers.values():
                 self.interest_state.add(consumer.pump, consumer.since)
 

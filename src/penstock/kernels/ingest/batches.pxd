@@ -57,9 +57,9 @@ cdef class FastBatch(KeyEntry):     # its key is <prefix>.<id>
     cdef readonly uint64_t stream_seq   # of its last message in the stream
     cdef readonly uint64_t acked    # the batch sequence in the last flow ack
     cdef readonly uint32_t msgs     # messages per flow ack, now
-    cdef public int64_t heard_ns
+    cdef readonly int64_t heard_ns
     cdef public bytes final         # the final ack; None while the batch is open
-    cdef public bint is_refused     # ended, and a later message was refused in this tick
+    cdef readonly bint is_refused     # ended, and a later message was refused in this tick
     cdef bint is_due
 
 cdef class FastBatches(KeyTable):
@@ -77,7 +77,7 @@ cdef class FastBatches(KeyTable):
 # Memory of all staged messages of a server.
 cdef class StagedTotal:
     cdef readonly size_t bytes
-    cdef public size_t bytes_max
+    cdef readonly size_t bytes_max
 
 # One open batch: its publishes, contiguous and in the format of the streams' batches.
 cdef class StagedBatch(KeyEntry):
@@ -90,13 +90,13 @@ cdef class StagedBatch(KeyEntry):
     cdef readonly size_t size       # bytes of their records
     cdef readonly uint32_t flags    # of all messages, ORed
     cdef public uint64_t seq        # of the last received message of the batch
-    cdef public int64_t heard_ns
+    cdef readonly int64_t heard_ns
     cdef int put(self, const PublishHead* head) except -1
     cdef void count_in(self, const PublishHead* head) noexcept
 
 cdef class StagedBatches(KeyTable):
     cdef StagedBatch last           # the batch of the last message
     cdef readonly size_t count      # open batches
-    cdef public int64_t check_at    # ns: from then on Python first checks for batches that timed out
+    cdef readonly int64_t check_at    # ns: from then on Python first checks for batches that timed out
     # 1: copied the next message of an open batch; 0: anything else, left to Python.
     cdef bint take(self, const PublishHead* head, int64_t now) except -1

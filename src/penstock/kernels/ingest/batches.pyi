@@ -28,11 +28,19 @@ class FastBatch(KeyEntry):
     """The batch sequence in the last flow ack."""
     msgs: int
     """Current number of messages per flow ack."""
-    heard_ns: int
+    @property
+    def heard_ns(self) -> int: ...
     final: bytes | None
     """The final ack; None while the batch is open."""
-    is_refused: bool
-    """The batch has ended, and a later message was refused in this tick: further ones are dropped."""
+    @property
+    def is_refused(self) -> bool:
+        """The batch has ended, and a later message was refused in this tick: further ones are dropped."""
+
+    def heard(self, now: int) -> None:
+        """A message of the batch arrived that Python handles."""
+
+    def refuse(self, refused: bool) -> None:
+        """Sets is_refused."""
 
 class FastBatches(KeyTable):
     """The batches of one stream: the open ones, and those that ended recently."""
@@ -70,8 +78,12 @@ class FastBatches(KeyTable):
 class StagedTotal:
     """Memory of all staged messages of a server: at most bytes_max."""
 
-    bytes_max: int
     def __init__(self, bytes_max: int = ...) -> None: ...
+    @property
+    def bytes_max(self) -> int: ...
+    def limit(self, bytes_max: int) -> None:
+        """Sets the limit for further messages."""
+
     @property
     def bytes(self) -> int: ...
 
@@ -80,7 +92,11 @@ class StagedBatch(KeyEntry):
 
     seq: int
     """Sequence of the last received message of the batch."""
-    heard_ns: int
+    @property
+    def heard_ns(self) -> int: ...
+    def next_seq(self) -> int:
+        """Advances to the next message of the batch and returns its sequence in it."""
+
     @property
     def id(self) -> bytes: ...
     @property
@@ -115,10 +131,17 @@ class StagedBatches(KeyTable):
     out.
     """
 
-    check_at: int
+    @property
+    def check_at(self) -> int: ...
     @property
     def count(self) -> int:
         """Open batches."""
+
+    def heard(self, batch: StagedBatch, now: int, timeout_ns: int) -> None:
+        """A message of the batch arrived at `now`: it times out no earlier than timeout_ns later."""
+
+    def check_from(self, at: int) -> None:
+        """Sets check_at: no batch times out before."""
 
     def open(self, id: bytes, total: StagedTotal, messages_max: int, size_max: int) -> StagedBatch:
         """Opens a batch with limits on messages and bytes of records, which counts in `total`. Raises

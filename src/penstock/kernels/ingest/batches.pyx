@@ -225,7 +225,15 @@ def parse(bytes reply not None):
 
 
 cdef class FastBatch(KeyEntry):
-    """One batch; only FastBatches creates and changes it."""
+    """One batch; FastBatches creates it."""
+
+    def heard(self, int64_t now):
+        """A message of the batch arrived that Python handles."""
+        self.heard_ns = now
+
+    def refuse(self, bint refused):
+        """Whether further messages behind the end of the batch are dropped in this tick."""
+        self.is_refused = refused
 
 
 cdef class FastBatches(KeyTable):
@@ -377,6 +385,10 @@ cdef class StagedTotal:
     def __cinit__(self, size_t bytes_max=<size_t>-1):
         self.bytes_max = bytes_max
 
+    def limit(self, size_t bytes_max):
+        """Sets the limit for further messages."""
+        self.bytes_max = bytes_max
+
 
 cdef class StagedBatch(KeyEntry):
     def __cinit__(self, bytes id not None, StagedTotal total not None, size_t messages_max, size_t size_max):
@@ -399,6 +411,11 @@ cdef class StagedBatch(KeyEntry):
         self.size += record_size(head.subject_len, head.header_len, head.body_len)
         self.flags |= head.flags
         self.count += 1
+
+    def next_seq(self):
+        """Advances to the next message of the batch and returns its sequence in it."""
+        self.seq += 1
+        return self.seq
 
     def append(self, bytes subject not None, bytes header not None, bytes payload not None):
         """Adds a message. Raises ValueError when it is too large for a batch of publishes."""
@@ -498,6 +515,15 @@ cdef class StagedBatches(KeyTable):
     def find(self, bytes id not None):
         """The open batch of an id, or None."""
         return self.look_up(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id))
+
+    def heard(self, StagedBatch batch not None, int64_t now, int64_t timeout_ns):
+        """A message of the batch arrived at `now`: it times out no earlier than timeout_ns later."""
+        batch.heard_ns = now
+        self.check_from(min(self.check_at, now + timeout_ns))
+
+    def check_from(self, int64_t at):
+        """Sets check_at: no batch times out before."""
+        self.check_at = at
 
     def close(self, StagedBatch batch not None):
         """Removes an open batch; its messages stay readable."""

@@ -17,12 +17,12 @@ cdef class StreamSink(Sink):
     cdef IngestBatch spare
     cdef DirtyList dirty_list
     cdef readonly object stream
-    cdef public size_t msgs_max         # publishes that may wait; 0 = no limit on number and bytes
-    cdef public size_t bytes_max        # their bytes
+    cdef readonly size_t msgs_max         # publishes that may wait; 0 = no limit on number and bytes
+    cdef readonly size_t bytes_max        # their bytes
     cdef size_t waiting_bytes           # counted while msgs_max is set
     cdef DirtyList full_list            # gets `stream` when a publish is rejected
-    cdef public list rejected           # reply subjects of rejected publishes, b"" for none
-    cdef public SubjectMapper mapper    # None, or changes subjects first
+    cdef readonly list rejected           # reply subjects of rejected publishes, b"" for none
+    cdef readonly SubjectMapper mapper    # None, or changes subjects first
     cdef public bint is_dirty
     cdef bint admits(self, const Message* m) except -1
 

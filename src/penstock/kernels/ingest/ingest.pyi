@@ -24,20 +24,36 @@ class StreamSink(Sink):
     """The sink of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.
 
     mapper -- changes subjects first (the stream's subject_transform).
-    msgs_max, bytes_max -- of the publishes that wait; msgs_max = 0 (default): no limits. A publish above them
-    is rejected: its reply subject (b"" for none) is added to `rejected`, and `stream` to `full_list`.
+    msgs_max, bytes_max -- see limit().
+    rejected -- reply subjects of the publishes that were rejected since take_rejected(), b"" for none.
     """
 
     is_dirty: bool
-    mapper: SubjectMapper | None
-    msgs_max: int
-    bytes_max: int
-    rejected: list[bytes]
     def __init__(self, dirty_list: DirtyList, stream: object, full_list: DirtyList | None = None) -> None: ...
     @property
     def stream(self) -> object: ...
     @property
     def batch(self) -> IngestBatch: ...
+    @property
+    def mapper(self) -> SubjectMapper | None: ...
+    @property
+    def msgs_max(self) -> int: ...
+    @property
+    def bytes_max(self) -> int: ...
+    @property
+    def rejected(self) -> list[bytes]: ...
+    def map_subjects(self, mapper: SubjectMapper | None) -> None:
+        """Sets what changes the subjects of further publishes."""
+
+    def limit(self, msgs_max: int, bytes_max: int) -> None:
+        """Limits the publishes that wait; msgs_max = 0 (default): no limits.
+
+        A publish above a limit is rejected: `stream` is added to `full_list`.
+        """
+
+    def take_rejected(self) -> list[bytes]:
+        """Removes and returns `rejected`."""
+
     def mark(self) -> None:
         """Marks the stream dirty for work other than publishes to its subjects."""
 

@@ -101,6 +101,18 @@ cdef class StreamSink(Sink):
         self.dirty_list = dirty_list
         self.stream = stream
 
+    def map_subjects(self, SubjectMapper mapper):
+        self.mapper = mapper
+
+    def limit(self, size_t msgs_max, size_t bytes_max):
+        self.msgs_max = msgs_max
+        self.bytes_max = bytes_max
+
+    def take_rejected(self):
+        cdef list rejected = self.rejected
+        self.rejected = []
+        return rejected
+
     cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef Message renamed
         cdef bytes subject      # owns the bytes that renamed.subject points at

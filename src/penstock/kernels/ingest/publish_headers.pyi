@@ -7,8 +7,12 @@ class MessageIds:
     last_id -- of the last message stored; b"" when it had none.
     """
 
-    last_id: bytes
     def __init__(self, window_ns: int) -> None: ...
+    @property
+    def last_id(self) -> bytes: ...
+    def note_last(self, msg_id: bytes) -> None:
+        """Sets last_id: a message was stored."""
+
     @property
     def window_ns(self) -> int: ...
     @property

@@ -357,8 +357,8 @@ cdef class MessageIds:
     def last_id(self):
         return PyBytes_FromStringAndSize(self.last, <Py_ssize_t>self.last_size)
 
-    @last_id.setter
-    def last_id(self, bytes msg_id not None):
+    def note_last(self, bytes msg_id not None):
+        """Sets last_id: a message was stored."""
         self.set_last(PyBytes_AS_STRING(msg_id), <size_t>PyBytes_GET_SIZE(msg_id))
 
     cpdef Py_ssize_t prune(self, int64_t now, Py_ssize_t most=INT64_MAX) except -1:

@@ -14,7 +14,7 @@ from penstock.kernels.wire.sinks cimport Message, Sink
 cdef class InterestState:
     cdef readonly StreamLog log
     cdef readonly bint work_queue           # unacked messages stay, even without an interested consumer
-    cdef public bint held                   # a consumer is missing: remove nothing
+    cdef readonly bint held                   # a consumer is missing: remove nothing
     cdef readonly uint64_t retired          # removed messages
     cdef list pumps
     cdef dict since                         # pump -> its acks count from this sequence on

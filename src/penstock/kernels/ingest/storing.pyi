@@ -15,10 +15,14 @@ class InterestState:
     """
 
     work_queue: bool
-    held: bool
+    @property
+    def held(self) -> bool: ...
     retired: int
     log: StreamLog
     def __init__(self, log: StreamLog, *, work_queue: bool = False) -> None: ...
+    def keep_all(self, keep: bool) -> None:
+        """Sets `held`: while a consumer is missing, nothing is removed."""
+
     def add(self, pump: Pump, since: int = 0) -> None:
         """Adds a consumer, by its pump. since: its acks count from this sequence on."""
 

@@ -83,6 +83,10 @@ cdef class InterestState:
         self.index = SubscriptionIndex()
         self.sink = Sink()
 
+    def keep_all(self, bint keep):
+        """While a consumer is missing, removes nothing."""
+        self.held = keep
+
     def add(self, Pump pump not None, uint64_t since=0):
         """Adds a consumer: its AckState collects settled sequences from now on."""
         pump.state.collecting = True

@@ -57,7 +57,7 @@ cdef class LogCore:
     cdef list warm, loaded                  # closed blocks with bytes: with an own copy; loaded from the store
     cdef size_t loaded_bytes
     cdef list _closed, _dropped, _patches
-    cdef public bint storing                # removals make room for a message that is being stored
+    cdef readonly unsigned int storing      # > 0: removals make room for a message that is being stored
     cdef uint64_t written_seq               # the last sequence when everything was written
     cdef set _superseded                    # dropped blocks with messages whose successors aren't written yet
     cdef list sparse                        # closed blocks that may need a rewrite (compaction)

@@ -20,5 +20,5 @@ class LogCore:
     """Blocks rewritten or dropped."""
     block_size: int
     durable: bool
-    storing: bool
-    """True while publishes are stored: removals make room for them."""
+    storing: int
+    """Not 0 while publishes are stored: removals make room for them."""

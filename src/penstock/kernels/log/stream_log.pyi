@@ -53,6 +53,11 @@ class StreamLog(LogCore):
     def cost_of(self, subject_len: int, header_len: int, payload_len: int) -> int:
         """The amount by which such a message increases `bytes`. Every prediction must use it."""
 
+    def begin_storing(self) -> None:
+        """What is removed until end_storing() makes room for messages that are being stored: after a crash
+        before they are written, it is there again. Calls may nest."""
+
+    def end_storing(self) -> None: ...
     def begin_batch(self, size: int, count: int) -> None:
         """Starts a batch, up to end_batch(): recovery restores all of its messages or none.
 

@@ -70,6 +70,14 @@ cdef class StreamLog(LogCore):
     def cost_of(self, size_t subject_len, size_t header_len, size_t payload_len):
         return cost_of(&self.cost, subject_len, header_len, header_len + payload_len)
 
+    def begin_storing(self):
+        """What is removed until end_storing() makes room for messages that are being stored. Calls may nest."""
+        self.storing += 1
+
+    def end_storing(self):
+        assert self.storing > 0
+        self.storing -= 1
+
     def begin_batch(self, size_t size, size_t count):
         """Makes the messages appended until end_batch() atomic on recovery; see the .pyi."""
         cdef MessageBlock block = self.tail
