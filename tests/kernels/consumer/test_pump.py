@@ -76,9 +76,7 @@ class Pair:
         self.state = AckState(policy)
         self.state.set_waits([50])
         self.pump = Pump(self.log, self.state, self.index, PREFIX, filters, 1)
-        self.pump.max_ack_pending = max_ack_pending
-        self.pump.max_deliver = max_deliver
-        self.pump.rotation.prioritized = prioritized
+        self.pump.configure(max_ack_pending=max_ack_pending, max_deliver=max_deliver, prioritized=prioritized)
         model = AckStateModel(policy, 1, [50])
         self.model = PumpModel(model, filters, 1, max_ack_pending, max_deliver, prioritized)
         self.now = 1
@@ -114,14 +112,16 @@ class Pair:
 
     def run(self, n: int) -> None:
         plan = [(b"_INBOX.%d" % i, 1 + (n + i) % 5, (n * 7 + i) % 3 * 60) for i in range(n % 4)]
-        targets = [Target(self.inbox.listen(name), batch, size) for name, batch, size in plan]
+        waiting = [Target(self.inbox.listen(name), batch, size) for name, batch, size in plan]
         models = [TargetModel(name, batch, size) for name, batch, size in plan]
-        for i, (target, model) in enumerate(zip(targets, models, strict=True)):
+        for i, (target, model) in enumerate(zip(waiting, models, strict=True)):
             model.priority = target.priority = (n + i * i) % 3
             model.min_pending = target.min_pending = max(0, (n * 3 + i) % 9 - 4)
             model.min_ack_pending = target.min_ack_pending = max(0, (n * 5 + i) % 7 - 4)
+        targets: list[Target] = []
+        for target in waiting:
+            self.pump.rotation.add(targets, target)
         if self.pump.rotation.prioritized:
-            targets.sort(key=lambda one: one.priority)
             models.sort(key=lambda one: one.priority)
         self.pump.given_up.clear()
         self.model.given_up.clear()
@@ -171,9 +171,16 @@ class Bench:
         for i in range(10):
             self.log.append(b"s.%d" % i, header, b"payload", TS)
         self.state = AckState(policy)
-        self.pump = Pump(self.log, self.state, self.index, PREFIX, [], 1)
         self.ends: list[tuple[bytes, int]] = []
-        self.pump.rotation.on_end = lambda target, why: self.ends.append((target.subject, why))
+        self.pump = Pump(
+            self.log,
+            self.state,
+            self.index,
+            PREFIX,
+            [],
+            1,
+            on_end=lambda target, why: self.ends.append((target.subject, why)),
+        )
 
     def target(self, name: bytes, batch: int = -1, max_bytes: int = 0) -> Target:
         return Target(self.inbox.listen(name), batch, max_bytes)
@@ -285,7 +292,7 @@ def test_a_slow_receiver_does_not_hold_up_another_one() -> None:
 )
 def test_headers_only_replaces_the_payload_by_its_size(header: bytes, expected: bytes) -> None:
     bench = Bench(header=header)
-    bench.pump.headers_only = True
+    bench.pump.configure(headers_only=True)
     bench.pump.run([bench.target(b"_INBOX.a", 1)], 5, 100)
     assert bench.inbox.take()[0][3:] == (expected, b"")
 
@@ -293,16 +300,35 @@ def test_headers_only_replaces_the_payload_by_its_size(header: bytes, expected: 
 def test_flow_control_asks_at_half_the_window_and_stalls_beyond_it() -> None:
     bench = Bench(AckPolicy.ACK_NONE)
     asked: list[int] = []
-    bench.pump.on_flow = lambda: asked.append(bench.state.delivered_stream)
-    bench.pump.flow_window = 200
+    bench.pump.control_flow(200, lambda: asked.append(bench.state.delivered_stream))
     assert bench.pump.run([bench.target(b"_INBOX.a")], 5, 100) == RunEnd.RUN_STALLED
     assert bench.pump.flow_open
     assert asked == [3]
     stalled_at = bench.state.delivered_stream
     assert stalled_at < 10
-    bench.pump.flow_bytes, bench.pump.flow_open = 0, False
+    bench.pump.reset_flow()
     bench.pump.run([bench.target(b"_INBOX.a")], 5, 100)
     assert bench.state.delivered_stream > stalled_at
+
+
+def test_a_flow_control_response_answers_what_preceded_its_request_and_doubles_the_window() -> None:
+    bench = Bench(AckPolicy.ACK_NONE)
+    asked: list[int] = []
+    bench.pump.control_flow(120, lambda: asked.append(bench.state.delivered_stream))
+    target = bench.target(b"_INBOX.a")
+    assert bench.pump.run([target], 5, 100) == RunEnd.RUN_STALLED
+    (first,) = asked
+    stalled_at = bench.state.delivered_stream
+    bench.pump.flow_answered(200)
+    assert (bench.pump.flow_window, bench.pump.flow_open) == (200, False)
+    # Half of the new window holds two messages: the ones after the request count, so one more is enough.
+    assert bench.pump.run([target], 5, 1) == RunEnd.RUN_BUDGET
+    assert asked == [first, stalled_at + 1]
+
+
+def test_a_flow_control_window_has_at_least_one_byte() -> None:
+    with pytest.raises(ValueError, match="at least one byte, not 0"):
+        Bench().pump.control_flow(0, lambda: None)
 
 
 def test_what_listens_within_the_server_gets_it_under_the_targets_subject() -> None:

@@ -122,7 +122,16 @@ class ConsumerReplica:
         prefix = f"{stream.name}.{self.name}.".encode()
         filters = [one.encode() for one in rules.filters_of(config)]
         position = max(meta.start_seq, self.state.delivered_stream + 1)
-        self.pump = Pump(stream.log, self.state, engine.index, b"$JS.ACK." + prefix, filters, position)
+        self.pump = Pump(
+            stream.log,
+            self.state,
+            engine.index,
+            b"$JS.ACK." + prefix,
+            filters,
+            position,
+            on_end=self._on_end,
+            replaying=config.replay_policy is ReplayPolicy.ORIGINAL,
+        )
         self._start_last_per_subject()
         self.redelivery = Redelivery(self.state, rules.ack_waits_ns(config), config.max_deliver)
         self.acks = AckQueue(self, engine.dirty_consumers)
@@ -142,11 +151,9 @@ class ConsumerReplica:
                 now=now,
             )
         else:
-            self.pull = PullQueue(engine.index, self.send_status, config.max_waiting)
+            self.pull = PullQueue(engine.index, self.pump.rotation, self.send_status, config.max_waiting)
         self.pinning = Pinning(self)
         self.dead_letters = DeadLetters(self)
-        self.pump.rotation.on_end = self._on_end
-        self.pump.replaying = config.replay_policy is ReplayPolicy.ORIGINAL
         self._configure_pump()
         self.pump.set_key_token(rules.key_token(config))
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
@@ -228,15 +235,15 @@ class ConsumerReplica:
             self.pump.start_with([seq for seq in seqs if seq > delivered], resume)
 
     def _configure_pump(self) -> None:
-        config, pump = self.config, self.pump
-        pump.headers_only = config.headers_only
-        pump.max_ack_pending = config.max_ack_pending
-        pump.max_deliver = min(max(config.max_deliver, 0), UINT32_MAX)
-        pump.rotation.prioritized = config.priority_policy is PriorityPolicy.PRIORITIZED
-        if self.pull is not None:
-            self.pull.prioritized = pump.rotation.prioritized
+        config = self.config
+        self.pump.configure(
+            headers_only=config.headers_only,
+            max_ack_pending=config.max_ack_pending,
+            max_deliver=min(max(config.max_deliver, 0), UINT32_MAX),
+            prioritized=config.priority_policy is PriorityPolicy.PRIORITIZED,
+        )
         size_max = self.stream.config.max_msg_size
-        pump.set_rate(
+        self.pump.set_rate(
             config.rate_limit_bps // 8, size_max if size_max > 0 else self.engine.config.max_payload
         )
         self.pinning.configure()

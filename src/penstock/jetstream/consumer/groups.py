@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.pull_requests import PullRefusedError
-from penstock.kernels.consumer.endpoints import Target
 from penstock.protocol.api import ApiConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
 from penstock.protocol.durations import format_time_or_zero
 from penstock.protocol.status import (
@@ -65,7 +64,7 @@ class Pinning:
     def configure(self) -> None:
         """Follows a change of the consumer's configuration."""
         is_pinned = self._consumer.config.priority_policy is PriorityPolicy.PINNED_CLIENT
-        self._consumer.pump.rotation.on_pin = self._claim if is_pinned else None
+        self._consumer.pump.rotation.pin_clients(self._claim if is_pinned else None)
         if not is_pinned:
             self._clear()
 
@@ -82,15 +81,15 @@ class Pinning:
             raise PullRefusedError(PIN_ID_MISMATCH)
         self._due = now + self._consumer.config.priority_timeout
 
-    def _claim(self, target: Target) -> None:
-        """Pins the client of `target`, which the pump serves."""
+    def _claim(self) -> bytes:
+        """Makes the pin of the client that the pump serves next."""
         consumer = self._consumer
-        self.pin = target.pin = consumer.engine.new_id().encode()
+        self.pin = consumer.engine.new_id().encode()
         self.pinned_at = self._now
         self._due = self._now + consumer.config.priority_timeout
-        consumer.pump.rotation.set_pin(self.pin)
         group = consumer.config.priority_groups[0]
         self._advise("pinned", group, pinned_id=self.pin.decode())
+        return self.pin
 
     def unpin(self, group: str, reason: str) -> None:
         """Ends the pin; the next client served gets a new one. reason: "admin" or "timeout"."""
@@ -109,7 +108,7 @@ class Pinning:
         self.pin = b""
         self.pinned_at = 0
         self._due = None
-        self._consumer.pump.rotation.set_pin(b"")
+        self._consumer.pump.rotation.unpin()
 
     def next_deadline(self) -> int | None:
         """When (ns) the pin expires, or None."""

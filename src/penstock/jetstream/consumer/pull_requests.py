@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.errors import JetStreamError
-from penstock.kernels.consumer.endpoints import Target, TargetEnd
+from penstock.kernels.consumer.endpoints import Rotation, Target, TargetEnd
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.protocol import headers
 from penstock.protocol.api import ApiConsumerConfig, PullRequest
@@ -54,15 +54,15 @@ class PullRefusedError(JetStreamError):
 class WaitingRequest(Target):
     """One pull request. `expires` and `heartbeat_due` are in ns since epoch, None for never."""
 
-    __slots__ = ("expires", "heartbeat_due", "heartbeat_ns", "heartbeat_sent_at", "no_wait")
+    __slots__ = ("_heartbeat_ns", "delivered_at_due", "expires", "heartbeat_due", "no_wait")
 
     def __init__(self, reply: bytes, request: PullRequest, now: int) -> None:
         super().__init__(reply, max(request.batch, 1), max(request.max_bytes, 0))
         self.no_wait = request.no_wait
         self.expires = now + request.expires if request.expires else None
-        self.heartbeat_ns = max(request.idle_heartbeat, 0)
-        self.heartbeat_due = now + self.heartbeat_ns if self.heartbeat_ns else None
-        self.heartbeat_sent_at = 0  # `delivered` when heartbeat_due was set
+        self._heartbeat_ns = max(request.idle_heartbeat, 0)
+        self.heartbeat_due = now + self._heartbeat_ns if self._heartbeat_ns else None
+        self.delivered_at_due = 0  # `delivered` when heartbeat_due was set
         self.priority = request.priority
         self.min_pending = request.min_pending
         self.min_ack_pending = request.min_ack_pending
@@ -74,6 +74,11 @@ class WaitingRequest(Target):
             (headers.PENDING_MESSAGES, str(max(self.batch, 0))),
             (headers.PENDING_BYTES, str(max(self.bytes_left, 0))),
         ]
+
+    def restart_heartbeat(self, now: int) -> None:
+        """Begins a heartbeat interval, after messages or a heartbeat. Only for requests with heartbeats."""
+        self.heartbeat_due = now + self._heartbeat_ns
+        self.delivered_at_due = self.delivered
 
     def deadline(self) -> int | None:
         if self.expires is None or self.heartbeat_due is None:
@@ -97,22 +102,20 @@ def check_request(request: PullRequest, config: ApiConsumerConfig) -> None:
 class PullQueue:
     """The waiting requests of one consumer, in the order in which they are served.
 
-    send: callable(reply, header block) that publishes a status. prioritized: lower priority values come
-    first.
+    rotation: selects among them. send: callable(reply, header block) that publishes a status.
     """
 
     def __init__(
         self,
         index: SubscriptionIndex,
+        rotation: Rotation,
         send: Callable[[bytes, bytes], None],
         waiting_max: int,
-        *,
-        prioritized: bool = False,
     ) -> None:
         self._index = index
+        self._rotation = rotation
         self._send = send
         self.waiting_max = waiting_max
-        self.prioritized = prioritized
         self.requests: list[Target] = []  # WaitingRequests; the pump rotates this list
         self._swept_at = 0
         self.last_active = 0  # ns: the last request, delivery or expiry
@@ -143,10 +146,7 @@ class PullQueue:
                     raise PullRefusedError(REQUESTS_PENDING)
         if len(self.requests) >= self.waiting_max:
             raise PullRefusedError(EXCEEDED_MAX_WAITING)
-        self.requests.append(WaitingRequest(reply, request, now))
-        if self.prioritized:
-            # stable: requests of equal priority keep their order
-            self.requests.sort(key=lambda one: one.priority)
+        self._rotation.add(self.requests, WaitingRequest(reply, request, now))
 
     def on_end(self, target: Target, why: int) -> None:
         """Called when the pump removed `target` from the queue: sends the status, if there is one."""
@@ -198,9 +198,8 @@ class PullQueue:
         self.last_active = now
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
-            if request.heartbeat_due is not None and request.delivered != request.heartbeat_sent_at:
-                request.heartbeat_sent_at = request.delivered
-                request.heartbeat_due = now + request.heartbeat_ns
+            if request.heartbeat_due is not None and request.delivered != request.delivered_at_due:
+                request.restart_heartbeat(now)
 
     def next_deadline(self) -> int | None:
         """When on_time is due, or None."""
@@ -214,7 +213,7 @@ class PullQueue:
             assert isinstance(request, WaitingRequest)
             if request.heartbeat_due is not None and request.heartbeat_due <= now:
                 self._send(request.subject, heartbeat_block(last_consumer, last_stream))
-                request.heartbeat_due = now + request.heartbeat_ns
+                request.restart_heartbeat(now)
 
     def end_all(self, status: Status, *, with_rest: bool = False) -> None:
         """Ends all requests with `status`. with_rest: add headers with their remaining messages and bytes."""

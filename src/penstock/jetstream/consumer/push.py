@@ -63,8 +63,7 @@ class PushDelivery:
         self.idle_since = now  # when interest ended
         self._heartbeat_due = now + heartbeat_ns
         if flow_prefix:
-            pump.flow_window = WINDOW_MIN
-            pump.on_flow = self._request_flow
+            pump.control_flow(WINDOW_MIN, self._request_flow)
         self.look(now)
 
     @property
@@ -139,7 +138,8 @@ class PushDelivery:
         """Handles a flow control response. True when it answers the current request."""
         if not self._flow_id or subject != self._flow_id:
             return False
-        self._answered()
+        self._pump.flow_answered(WINDOW_MAX)
+        self._flow_id = b""
         return True
 
     def acks_full(self) -> None:
@@ -148,11 +148,8 @@ class PushDelivery:
             self._ask_for_acks()
 
     def _ask_for_acks(self) -> None:
-        pump = self._pump
         if not self._flow_id:
-            pump.flow_open = True
-            pump.flow_size = pump.flow_bytes
-            self._request_flow()
+            self._pump.request_flow()
 
     def _request_flow(self) -> None:
         self._flow_id = self._flow_prefix + self._new_id()[-FLOW_ID_LEN:].encode()
@@ -160,15 +157,5 @@ class PushDelivery:
 
     def _forget_flow(self) -> None:
         """Resets flow control: a new subscriber owes no responses."""
-        pump = self._pump
-        pump.flow_bytes = pump.flow_size = 0
-        pump.flow_open = False
-        self._flow_id = b""
-
-    def _answered(self) -> None:
-        pump = self._pump
-        pump.flow_window = min(pump.flow_window * 2, WINDOW_MAX)
-        pump.flow_bytes = max(pump.flow_bytes - pump.flow_size, 0)
-        pump.flow_size = 0
-        pump.flow_open = False
+        self._pump.reset_flow()
         self._flow_id = b""

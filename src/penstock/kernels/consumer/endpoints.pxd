@@ -32,9 +32,9 @@ cdef class Rotation:
     cdef SubscriptionIndex index
     cdef AckState state
     cdef public size_t backlog_max      # unsent bytes at which a receiver gets no more
-    cdef public bint prioritized        # targets are ordered by priority, and stay so
-    cdef public object on_end           # callable(target, TargetEnd); immediately, so that its status is in order
-    cdef public object on_pin           # callable(target) that assigns a pin; None: no client is pinned
+    cdef readonly bint prioritized      # targets are ordered by priority, and stay so
+    cdef object on_end                  # callable(target, TargetEnd); immediately, so that its status is in order
+    cdef object new_pin                 # callable() that returns a new pin; None: no client is pinned
     cdef bytes pin                      # the current pin, b"" for none
     cdef bytes pin_header
     cdef uint32_t turn                  # round robin over the members of queue groups
@@ -47,6 +47,8 @@ cdef class Rotation:
     # Notes that the target accepted a message of `size` bytes.
     cdef int took(self, list targets, Target target, size_t size) except -1
     cdef int end(self, list targets, Target target, int why) except -1
+    cpdef int unpin(self) except -1
+    cdef int assign_pin(self, Target target) except -1
     cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1
     cdef int requeue(self, list targets, Target target) except -1
 

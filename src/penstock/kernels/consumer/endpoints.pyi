@@ -40,16 +40,21 @@ class Rotation:
     """Selects the next target of a consumer.
 
     backlog_max: unsent bytes at which a receiver gets no more. prioritized: targets are ordered by
-    priority, and stay so. on_end: called immediately for each target that leaves the list. on_pin: assigns a
-    pin to a target; None: no client is pinned.
+    priority, and stay so. on_end: called immediately for each target that leaves the list.
     """
 
     backlog_max: int
-    prioritized: bool
-    on_end: Callable[[Target, int], object] | None
-    on_pin: Callable[[Target], object] | None
-    def __init__(self, index: SubscriptionIndex, state: AckState) -> None: ...
-    def set_pin(self, pin: bytes) -> None: ...
+    @property
+    def prioritized(self) -> bool: ...
+    def __init__(
+        self,
+        index: SubscriptionIndex,
+        state: AckState,
+        on_end: Callable[[Target, int], object] | None = None,
+    ) -> None: ...
+    def add(self, targets: list[Target], target: Target) -> None: ...
+    def pin_clients(self, new_pin: Callable[[], bytes] | None) -> None: ...
+    def unpin(self) -> int: ...
 
 class AckQueue:
     """Acks of one consumer that wait for the end of the tick; `owner` is marked in the dirty list."""

@@ -17,6 +17,8 @@ Invariant: an ack for an unknown consumer, or with malformed numbers, is refused
 Rejected: one subscription of `$JS.ACK.<stream>.<consumer>.>` per consumer (it would invalidate the router's caches
 for each created or deleted ephemeral); lists of Python tuples for acks (0.6 M/s).
 """
+from operator import attrgetter
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free
@@ -36,6 +38,7 @@ cdef enum:
     BACKLOG_MAX = 8 * 1024 * 1024
 
 cdef bytes PIN_HEADER = b"Nats-Pin-Id: "
+cdef object PRIORITY = attrgetter("priority")
 
 
 cdef class Target:
@@ -125,20 +128,40 @@ cdef inline bint is_denied(SinkSubscription sub, const Message* m) except -1:
 cdef class Rotation:
     """Selects the next target of a consumer.
 
-    Args: index: the subscriptions; state: the consumer's pending messages.
+    Args: index: the subscriptions; state: the consumer's pending messages; on_end: callable(target, TargetEnd) for
+    each target that leaves the list, or None.
     """
 
-    def __cinit__(self, SubscriptionIndex index not None, AckState state not None):
+    def __cinit__(self, SubscriptionIndex index not None, AckState state not None, object on_end=None):
         self.index = index
         self.state = state
+        self.on_end = on_end
         self.backlog_max = BACKLOG_MAX
-        self.set_pin(b"")
+        self.unpin()
 
-    def set_pin(self, bytes pin not None):
-        """Only the target with this pin gets messages, each with the pin in a header; b"": `on_pin` assigns one to
-        the next selected target."""
-        self.pin = pin
-        self.pin_header = PIN_HEADER + pin
+    def pin_clients(self, new_pin):
+        """Delivers only to one client at a time, with its pin in a header of each message. new_pin() returns the pin of
+        the next client; None: delivers to all clients, without a pin."""
+        self.new_pin = new_pin
+        if new_pin is None:
+            self.unpin()
+
+    cpdef int unpin(self) except -1:
+        """Ends the current pin: the next selected target without one gets a new pin."""
+        self.pin = b""
+        self.pin_header = PIN_HEADER
+        return 0
+
+    cdef int assign_pin(self, Target target) except -1:
+        self.pin = target.pin = self.new_pin()
+        self.pin_header = PIN_HEADER + self.pin
+        return 0
+
+    def add(self, list targets not None, Target target not None):
+        """Appends a target; with priorities, puts it behind those of the same one."""
+        targets.append(target)
+        if self.prioritized:
+            targets.sort(key=PRIORITY)      # stable; all, because the list may be older than `prioritized`
 
     cdef int send(self, Target target, const Message* m) except -1:
         """Delivers to all receivers of the target's subject; 0 when none accepted the message.
@@ -183,9 +206,9 @@ cdef class Rotation:
 
     cdef bint is_turn(self, list targets, Target target, uint64_t pending) except -1:
         """Is the target eligible in its priority group? (One with a wrong pin leaves `targets`.)"""
-        if self.on_pin is not None:
+        if self.new_pin is not None:
             if not self.pin and not target.pin:
-                self.on_pin(target)
+                self.assign_pin(target)
             elif target.pin != self.pin:
                 if target.pin:
                     self.end(targets, target, END_WRONG_PIN)
@@ -205,14 +228,14 @@ cdef class Rotation:
         while blocked + standby < <size_t>len(targets):
             target = <Target>targets[at]
             target.refresh(self.index)
-            claimed = self.on_pin is not None and not self.pin
+            claimed = self.new_pin is not None and not self.pin
             if not self.is_turn(targets, target, pending):
-                if target.pin and self.on_pin is not None:
+                if target.pin and self.new_pin is not None:
                     continue                # is_turn() has removed it
                 standby += 1
             elif target.bytes_left > 0 and size > <size_t>target.bytes_left:
                 if claimed:
-                    self.set_pin(b"")
+                    self.unpin()
                 self.end(targets, target, END_TOO_LARGE)
                 continue
             elif not target.has_interest():

@@ -43,29 +43,29 @@ cdef class Pump(Follower):
     cdef bint is_listed                 # it is in ready_list
     cdef readonly FilterCursor cursor   # finds messages that pass the filters; None without filters
     cdef readonly BlockReads reads      # prefetched records, when matching messages are sparse
-    cdef public uint64_t position       # next stream sequence to examine
+    cdef readonly uint64_t position     # next stream sequence to examine
     cdef uint64_t* skip                 # deliver last per subject: the initial sequences
     cdef size_t skip_count, skip_at
     cdef uint64_t skip_resume
-    cdef public bint headers_only
-    cdef public int64_t max_ack_pending  # 0 or negative = no limit
-    cdef public uint32_t max_deliver    # 0 = no limit
-    cdef public object on_flow          # callable(): a flow control request is due
-    cdef public list given_up           # [(stream seq, deliveries)] that reached max_deliver
-    cdef public int64_t flow_window     # bytes; 0 = no flow control
-    cdef public int64_t flow_bytes      # delivered since the last answered flow control request
-    cdef public int64_t flow_size       # of those, the bytes before the outstanding request
-    cdef public bint flow_open          # a request is outstanding
+    cdef readonly bint headers_only
+    cdef readonly int64_t max_ack_pending   # 0 or negative = no limit
+    cdef readonly uint32_t max_deliver  # 0 = no limit
+    cdef readonly list given_up         # [(stream seq, deliveries)] that reached max_deliver
+    cdef readonly int64_t flow_window   # bytes; 0 = no flow control
+    cdef int64_t flow_bytes             # delivered since the last answered flow control request
+    cdef int64_t flow_size              # of those, the bytes before the outstanding request
+    cdef readonly bint flow_open        # a request is outstanding
+    cdef object send_flow_request       # callable()
     cdef KeyOrder keys                  # key-shared delivery; None without
     cdef public size_t parked_max       # messages that may be passed over
-    cdef public bint replaying          # replay policy original, until the end of the stream is reached
+    cdef readonly bint replaying        # replay policy original, until the end of the stream is reached
     cdef int64_t replayed_ts, replayed_at   # of the last message: stored at, delivered at
     cdef int64_t rate, rate_burst       # bytes per second, 0 = no limit; bytes of a burst
     cdef double rate_tokens
     cdef int64_t rate_at                # when the tokens were counted
     cdef readonly int64_t wait_until    # ns; after RUN_WAIT
     cdef readonly uint64_t sent         # messages of the last run
-    cdef public uint64_t total_sent
+    cdef readonly uint64_t total_sent
     cdef uint64_t pending, pending_upto, pending_removals, pending_front, pending_skipped, pending_at
     cdef bint pending_known
     cdef OutBuffer scratch, pin_scratch
@@ -88,4 +88,5 @@ cdef class Pump(Follower):
     cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept
     cdef int pick(self, Pick* picked, Record* record) except -1
     cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1
+    cpdef int request_flow(self) except -1
     cdef int account(self, size_t size) except -1

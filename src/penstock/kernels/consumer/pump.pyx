@@ -76,10 +76,13 @@ cdef class Pump:
         ack_prefix: `$JS.ACK.<stream>.<consumer>.`
         filters: subjects the consumer receives; empty for all.
         position: the first stream sequence.
+        on_end: callable(target, TargetEnd) for each target that leaves the list; None: no calls.
+        replaying: delivers the messages that are stored now at their original pace.
     """
 
     def __cinit__(self, StreamLog log not None, AckState state not None, SubscriptionIndex index not None,
-                  bytes ack_prefix not None, list filters not None, uint64_t position):
+                  bytes ack_prefix not None, list filters not None, uint64_t position, *,
+                  object on_end=None, bint replaying=False):
         self.log = log
         self.state = state
         self.ack_prefix = ack_prefix
@@ -89,7 +92,8 @@ cdef class Pump:
         self.reads = BlockReads()
         self.scratch = OutBuffer()
         self.pin_scratch = OutBuffer()
-        self.rotation = Rotation(index, state)
+        self.replaying = replaying
+        self.rotation = Rotation(index, state, on_end)
         self.reply_prefix = <size_t>PyBytes_GET_SIZE(ack_prefix)
         self.reply = <char*>array_new(self.reply_prefix + ACK_NUMBERS * (NUMBER_MAX + 1), 1, b"bytes of ack subjects")
         memcpy(self.reply, PyBytes_AS_STRING(ack_prefix), self.reply_prefix)
@@ -157,6 +161,21 @@ cdef class Pump:
                 else:
                     keys.wait(keys.hash_of(record.subject, record.subject_len, seq), seq)
         self.keys = self.state.keys = keys
+
+    def configure(self, *, bint headers_only=False, int64_t max_ack_pending=0, uint32_t max_deliver=0,
+                  bint prioritized=False):
+        """Sets what may change while the consumer exists.
+
+        Args:
+            headers_only: delivers a header with the size instead of the payload.
+            max_ack_pending: at most so many unacked messages; 0 or negative: no limit.
+            max_deliver: at most so many deliveries of a message; 0: no limit.
+            prioritized: targets of a lower priority number come first.
+        """
+        self.headers_only = headers_only
+        self.max_ack_pending = max_ack_pending
+        self.max_deliver = max_deliver
+        self.rotation.prioritized = prioritized
 
     def set_rate(self, int64_t rate, int64_t burst):
         """Delivers at most `rate` bytes per second (0: no limit), with bursts of `burst` bytes."""
@@ -353,17 +372,46 @@ cdef class Pump:
                 return <int64_t>((need - self.rate_tokens) * 1e9 / <double>self.rate) + 1
         return 0
 
+    # --- flow control ------------------------------------------------------------------------------------
+
+    def control_flow(self, int64_t window, send_request not None):
+        """Stops while more than `window` bytes (at least 1) are unanswered; send_request() sends a flow control request
+        to the receiver."""
+        if window <= 0:
+            raise ValueError(f"a flow control window has at least one byte, not {window}")
+        self.flow_window = window
+        self.send_flow_request = send_request
+
+    def reset_flow(self):
+        """Forgets what is unanswered and the outstanding request; the window stays."""
+        self.flow_bytes = self.flow_size = 0
+        self.flow_open = False
+
+    cpdef int request_flow(self) except -1:
+        """Sends a flow control request, whose response accounts for everything delivered so far."""
+        self.flow_open = True
+        self.flow_size = self.flow_bytes
+        self.send_flow_request()
+        return 0
+
+    def flow_answered(self, int64_t window_max):
+        """Handles the response to the outstanding request: doubles the window, up to window_max bytes."""
+        self.flow_window = min(self.flow_window * 2, window_max)
+        self.flow_bytes = max(self.flow_bytes - self.flow_size, 0)
+        self.flow_size = 0
+        self.flow_open = False
+
     cdef int account(self, size_t size) except -1:
-        """Flow control: sends a request to the receiver when half of the window is used."""
+        """Sends a flow control request when half of the window is used."""
         self.flow_bytes += <int64_t>size
         if self.flow_open:
             if self.flow_bytes - self.flow_size >= self.flow_window:
                 self.flow_size += <int64_t>size
         elif self.flow_bytes > self.flow_window // 2:
-            self.flow_open = True
-            self.flow_size = self.flow_bytes
-            self.on_flow()
+            self.request_flow()
         return 0
+
+    # --- the run -----------------------------------------------------------------------------------------
 
     cdef int pick(self, Pick* picked, Record* record) except -1:
         """Selects the next message and returns RUN_PICKED, or why there is none (RunEnd). Skips messages that were
@@ -493,9 +541,9 @@ cdef class Pump:
                 target = rotation.choose(targets, size, pending)
                 if target is None:
                     return RUN_BLOCKED if rotation.blocked else RUN_STANDBY if rotation.standby else RUN_NO_TARGET
-                if rotation.on_pin is not None:
+                if rotation.new_pin is not None:
                     self.add_pin(&m, &pinned)
-                if rotation.send(target, &pinned if rotation.on_pin is not None else &m):
+                if rotation.send(target, &pinned if rotation.new_pin is not None else &m):
                     break
                 rotation.end(targets, target, END_NO_INTEREST)
             self.note_sent(&picked, &record, size, now)
