@@ -29,9 +29,9 @@ from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.net.backlog import BacklogWatch
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection
-from penstock.server.auth.authenticator import Authenticator, Identity
-from penstock.server.auth.client_identity import credentials_of, log_name, new_nonce, quoted_text
-from penstock.server.auth.passwords import PasswordCheck
+from penstock.server.auth.authenticator import Identity
+from penstock.server.auth.client_identity import log_name, new_nonce, quoted_text
+from penstock.server.auth.client_login import ClientLogin
 from penstock.server.client_subscriptions import ClientSubscriptions
 from penstock.server.connect_message import ConnectMessage, parse_connect
 from penstock.server.keep_alive import KeepAlive
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from penstock.server.server_context import ServerContext
     from penstock.server.session_registry import SessionRegistry
 
-HASH_WAIT_S = 30.0
-"""How long a login may wait for its password hash. Replaces the authentication timeout, which limits the
-client."""
 PONG = b"PONG\r\n"
 PING = b"PING\r\n"
 OK = b"+OK\r\n"
@@ -113,7 +110,6 @@ class Session:
         self.context = ports.context
         self._sessions = ports.sessions
         self._accounts = ports.accounts
-        self._logins = ports.logins
         self._events = ports.events
         self.cid = cid
         options = ports.context.options
@@ -127,14 +123,13 @@ class Session:
         self.is_peer_known = not awaits_proxy  # False until the PROXY header has arrived
         self.proxy_key: str | None = None  # key of the client's proxy; "" = an untrusted proxy
         self.session_permissions: SessionPermissions | None = None
+        self.login = ClientLogin(self, ports.logins)
         self.subscriptions = ClientSubscriptions(self)
         self.started_ns = self.context.clock()
         self.keep_alive = KeepAlive(
             self.context, self.connection, ping=self._send_ping, stale=self._on_stale, failed=self.fail
         )
         self._pong_sent = False
-        self._waiting = False  # authentication is pending in a service or thread
-        self._auth_timer: asyncio.TimerHandle | None = None
         self._expiry_timer: asyncio.TimerHandle | None = None
         self.name = ""  # prefix of log lines
         self.traced = self.context.log.trace_on
@@ -150,7 +145,7 @@ class Session:
         options, log = self.context.options, self.context.log
         self.name = log_name(self)
         log.debug(f"{self.name} - Client connection created")
-        if self.authenticator.needs_nonce or options.trusted_proxies:
+        if self.login.authenticator.needs_nonce or options.trusted_proxies:
             self.nonce = new_nonce()
         self.send(self.ports.info_line(self))
         if 0 < options.max_connections <= len(self._sessions):
@@ -158,15 +153,15 @@ class Session:
             self.refuse("maximum connections exceeded", CloseReason.MAX_CONNECTIONS)
             return
         self._sessions.add(self)
-        if self.authenticator.required:
+        if self.login.authenticator.required:
             self.ingress.parser.lock()  # until the client is authenticated
             timeout_ns = options.auth_timeout_ns_of(self.connection.kind)
             if options.tls is not None:
                 timeout_ns += options.tls.timeout_ns  # the handshake has its own time limit
-            self._set_auth_timeout(timeout_ns / 1e9)
+            self.login.limit(timeout_ns / 1e9)
         else:
             # Cookies are in `options` already and count as CONNECT fields, as in the official server.
-            self._check(ConnectMessage(), self._welcome)
+            self.login.check(ConnectMessage(), self._welcome)
         # A client that has not sent CONNECT may not be ready for a PING, so the early PING waits for it.
         self.keep_alive.start()
 
@@ -201,7 +196,7 @@ class Session:
                 self._on_unexpected(op)
             else:
                 handler(self, self.ingress.control())
-            if self._waiting:
+            if self.login.is_pending:
                 return
             op = process()
 
@@ -284,17 +279,16 @@ class Session:
     def authenticate_again(self) -> None:
         """Authenticates again after a reload: closes a client that could not log in now, or not into its
         account."""
-        if self.state is not SessionState.CLOSED and not self._waiting:  # a pending login is checked again
-            self._check(self.options, self._authenticated_again)
+        # A pending login is checked again when its hash is there.
+        if self.state is not SessionState.CLOSED and not self.login.is_pending:
+            self.login.check(self.options, self._authenticated_again)
 
     def _authenticated_again(self, identity: Identity | None) -> None:
-        callout = self._logins.callout
-        if callout is not None and identity is not None:
-            identity = callout.let_in(identity)
+        identity = self.login.let_in(identity)
         if self._refuses_proxy(self.options.user, identity if self.identity is not None else None):
             return
         if self.identity is None:
-            if not self.authenticator.required:
+            if not self.login.authenticator.required:
                 self._welcome(identity)
         elif identity is None or identity.account != self.identity.account:
             self._refuse_login(self.options.user)
@@ -337,7 +331,7 @@ class Session:
             if self._refuses_proxy(options.user, None):
                 return
         self.keep_alive.connect_arrived()
-        self._check(options, lambda identity: self._checked(options, identity))
+        self.login.check_with_service(options, lambda identity: self._decide(options, identity))
 
     def _refuses_proxy(self, user: str, identity: Identity | None) -> bool:
         """Closes a client that uses an untrusted proxy, or that must use a proxy and does not."""
@@ -349,66 +343,6 @@ class Session:
         if reason is not None:
             self._refuse_login(user, reason)
         return reason is not None
-
-    def _check(self, options: ConnectMessage, then: Callable[[Identity | None], None]) -> None:
-        """Checks the client's credentials: at once, or in a thread if it may take long."""
-        credentials, authenticator = credentials_of(self, options), self.authenticator
-        if not authenticator.is_slow(credentials):
-            then(authenticator.check(credentials))
-            return
-
-        def decide(identity: Identity | None) -> None:
-            if authenticator is self.authenticator:
-                then(identity)
-            else:
-                self._check(options, then)  # a reload changed the users meanwhile
-
-        if self._auth_timer is not None:
-            self._set_auth_timeout(HASH_WAIT_S)
-        user = credentials.user if authenticator.has_user(credentials.user) else ""
-        check = partial(authenticator.check, credentials)
-        job = PasswordCheck(check, self._pause(decide), self._is_connected, self.fail)
-        self._logins.passwords.run(job, host=self.connection.peer[0], user=user)
-
-    def _set_auth_timeout(self, seconds: float) -> None:
-        """Sets the time limit for authentication."""
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
-        self._auth_timer = self._call_later(seconds, self._on_auth_timeout)
-
-    def _is_connected(self) -> bool:
-        """Whether the client, whose input is paused, has not disconnected."""
-        if self.connection.has_left():
-            self.close(CloseReason.CLIENT_CLOSED)
-        return self.connection.close_reason is None
-
-    def _pause(self, decide: Callable[[Identity | None], None]) -> Callable[[Identity | None], None]:
-        """Pauses input until the returned callback is called; it passes on the identity and resumes."""
-        self._waiting = True
-        self.connection.pause_input()
-
-        def decided(identity: Identity | None) -> None:
-            self._waiting = False
-            if self.connection.close_reason is None:
-                faults.contain(decide, self.fail, identity)
-            if not self._waiting and self.connection.close_reason is None:
-                self.connection.resume_input()
-
-        return decided
-
-    def _checked(self, options: ConnectMessage, identity: Identity | None) -> None:
-        """Continues after the check against the configuration; an auth callout may follow."""
-        callout = self._logins.callout
-        service = callout.service(credentials_of(self, options), identity) if callout is not None else None
-        if callout is not None and service is not None:
-            if self._auth_timer is not None:
-                self._auth_timer.cancel()  # the auth callout has its own time limit
-                self._auth_timer = None
-            callout.ask(service, self, options, self._pause(lambda identity: self._decide(options, identity)))
-            return
-        if callout is not None and identity is not None:
-            identity = callout.let_in(identity)
-        self._decide(options, identity)
 
     def _decide(self, options: ConnectMessage, identity: Identity | None) -> None:
         """Accepts the client with this identity, or refuses it."""
@@ -427,11 +361,6 @@ class Session:
         self._events.connected(self)
         self.ok()
 
-    @property
-    def authenticator(self) -> Authenticator:
-        """The authenticator for this client."""
-        return self._logins.authenticator_of(self.connection.kind)
-
     def _apply(self, options: ConnectMessage) -> None:
         """Passes CONNECT options to the compiled parts."""
         self.options = options
@@ -447,9 +376,7 @@ class Session:
         """Opens the session with this identity and lets it publish and subscribe in its account."""
         if identity is None:
             return
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
-            self._auth_timer = None
+        self.login.end()
         if self.identity is None or self.identity.account != identity.account:
             self.subscriptions.drop_all()  # of the previous account
         self._sessions.move(self, identity.account)
@@ -604,11 +531,6 @@ class Session:
 
     # -- timers
 
-    def _on_auth_timeout(self) -> None:
-        self._auth_timer = None
-        self.context.log.error(f"{self.name} - authentication error")
-        self.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
-
     def _send_ping(self) -> None:
         self.trace("->> [PING]")
         self.send(PING)
@@ -623,10 +545,10 @@ class Session:
     def _shut(self) -> None:
         self.state = SessionState.CLOSED
         self.keep_alive.stop()
-        for timer in (self._auth_timer, self._expiry_timer):
-            if timer is not None:
-                timer.cancel()
-        self._auth_timer = self._expiry_timer = None
+        self.login.end()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
 
 
 _HANDLERS: dict[int, Callable[[Session, PyFrame], None]] = {

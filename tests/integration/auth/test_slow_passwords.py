@@ -13,8 +13,7 @@ import bcrypt
 import pytest
 from msgspec.structs import replace
 
-from penstock.server import session
-from penstock.server.auth import passwords
+from penstock.server.auth import client_login, passwords
 from penstock.server.auth.authenticator import ConfiguredUsers, Credentials
 from penstock.server.auth.passwords import PasswordCheck, PasswordQueue, Passwords, network_of
 from penstock.server.config.server_options import ServerOptions, User
@@ -148,7 +147,7 @@ def test_waiting_for_a_hash_is_no_time_to_log_in(nats_server_factory: Factory, h
 def test_a_login_does_not_wait_for_its_hash_for_ever(
     nats_server_factory: Factory, hashing: Hashing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "HASH_WAIT_S", 0.05)
+    monkeypatch.setattr(client_login, "HASH_WAIT_S", 0.05)
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
     new_session = Newcomer(server.port, "right", b"PING\r\n")
     hashing.await_begun()

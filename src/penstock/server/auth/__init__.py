@@ -1,6 +1,7 @@
 """Authentication and authorization of clients.
 
-- `logins`: authenticators and auth callout for the options in effect.
+- `logins`: authenticators and auth callout for the options in effect. `client_login`: the login of one
+  client.
 - `authenticator`, `passwords`: users of the options. `certificate_users`, `pinned_certs`: client
   certificates.
 - `operators`, `account_claims`, `activations`, `resolver`, `claims_service`: operator mode, with JWTs.
