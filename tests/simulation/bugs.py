@@ -173,10 +173,9 @@ def transform_kept_past_an_update(patch: pytest.MonkeyPatch) -> None:
 
 
 def _to_each_changed(tick: EngineTick, send: Callable[[StreamReplica], None]) -> None:
-    tick.is_routing = True
-    for changed in tick._changed.values():
-        send(changed)
-    tick.is_routing = False
+    with tick.routing:
+        for changed in tick._changed.values():
+            send(changed)
 
 
 def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:

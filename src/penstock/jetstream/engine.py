@@ -144,7 +144,7 @@ class JetStreamEngine:
     def may_answer(self) -> bool:
         """Applies earlier publishes for a read-only request. False: the request has to wait."""
         tick = self.tick
-        if tick.is_routing or self.commit.in_flight:
+        if tick.routing.is_active or self.commit.in_flight:
             return False
         if self.dirty_streams or self.dirty_consumers or tick.deferred or self.deferrals.has_ready:
             tick.apply(self.clock())

@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import StoreWriteError
@@ -38,6 +39,34 @@ log = logging.getLogger("penstock.jetstream")
 CONSUMERS_TICK = 1024  # consumers, or deadlines, that one tick works on: 20 ms at most, and 2 ms mostly
 EXPIRY_WORK = 512 * 1024  # of all streams in a tick: 1 ms, in the units of slices.py
 AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that failed
+
+
+class RoutingGuard:
+    """Held while kernels send from buffers and blocks: changing those would leave dangling pointers.
+
+    What is sent can lead back here: a message may be delivered to an API subject, and the reply subject of a
+    pub ack may be one. Such requests wait for the next tick (api/service.py). Everything that changes streams
+    calls require_idle(), so that a caller that does not wait gets an exception, and not freed memory.
+    """
+
+    __slots__ = ("is_active",)
+
+    def __init__(self) -> None:
+        self.is_active = False
+
+    def __enter__(self) -> None:
+        self.require_idle()
+        self.is_active = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_active = False
+
+    def require_idle(self) -> None:
+        """Raises RuntimeError while messages are sent."""
+        if self.is_active:
+            raise RuntimeError(
+                "streams cannot change while their messages are sent: defer the work to the next tick"
+            )
 
 
 class EngineTick:
@@ -63,10 +92,7 @@ class EngineTick:
         self._consumer_failed = engine.containment.consumer_failed
         self._step_failed = engine.containment.step_failed
         self._work_failed = engine.containment.work_failed
-        # True while kernels send from buffers and blocks: modifying those would leave dangling pointers. An
-        # API request that arrives then (a message delivered to an API subject, a pub ack whose reply is one)
-        # is deferred to the next tick.
-        self.is_routing = False
+        self.routing = RoutingGuard()
         self._changed: dict[str, StreamReplica] = {}  # changed since consumers last checked for messages
         self._lagging: dict[ConsumerReplica, None] = {}  # consumers whose last write failed
         self._active: dict[
@@ -83,6 +109,7 @@ class EngineTick:
 
     def apply(self, now: int) -> None:
         """Applies publishes, then consumers' acks."""
+        self.routing.require_idle()
         try:
             self._apply(now)
         except Exception as error:
@@ -144,6 +171,7 @@ class EngineTick:
 
     def write(self) -> None:
         """Writes everything new to the operating system; with sync_always, starts the syncs."""
+        self.routing.require_idle()
         try:
             self._write()
         except Exception as error:
@@ -169,8 +197,7 @@ class EngineTick:
 
     def _acknowledge(self) -> None:
         index, overflow = self._engine.index, self._engine.overflow
-        self.is_routing = True
-        try:
+        with self.routing:
             if overflow.full:
                 try:
                     overflow.answer(index, self._engine.clock())
@@ -189,8 +216,6 @@ class EngineTick:
                         consumer.confirm()
                     except Exception as error:
                         self._consumer_failed(error, consumer)
-        finally:
-            self.is_routing = False
 
     def deliver(self, now: int) -> None:
         """Lets consumers with work send messages, and writes their deliveries to their journals."""
@@ -243,8 +268,7 @@ class EngineTick:
     def _deliver(self, consumers: list[ConsumerReplica], now: int) -> None:
         scheduler = self._engine.scheduler
         quantum = scheduler.quantum(len(consumers))
-        self.is_routing = True
-        try:
+        with self.routing:
             for consumer in scheduler.in_order(consumers):
                 if consumer.stream.durability.is_syncing:
                     # A delivery before the sync ends could show a message that a power loss takes back.
@@ -254,8 +278,6 @@ class EngineTick:
                     self._deliver_one(consumer, now, quantum)
                 except Exception as error:
                     self._consumer_failed(error, consumer)
-        finally:
-            self.is_routing = False
 
     def _deliver_one(self, consumer: ConsumerReplica, now: int, quantum: int) -> None:
         consumer.deliver(now, quantum)
@@ -279,11 +301,11 @@ class EngineTick:
 
     def committed(self, stream: StreamReplica) -> None:
         """Continues after a background sync of the stream: sends the acks and deliveries that it deferred."""
-        self.is_routing = True
-        try:
+        if self.routing.is_active:  # the sync ended while a delivery was recorded, which waits for the disk
+            self.defer(partial(self.committed, stream))
+            return
+        with self.routing:
             stream.acknowledge(self._engine.index)
-        finally:
-            self.is_routing = False
         waiting = self._deferrals.take_consumers(stream)
         if stream.consumer_subscriptions is not None and stream.durability.may_deliver:
             waiting += stream.consumer_subscriptions.ready_consumers()
@@ -333,6 +355,7 @@ class EngineTick:
     def write_change(self, stream: StreamReplica) -> None:
         """Writes a request's change before its response. Raises StoreWriteError: the change is applied, and
         written when the disk recovers, but until then a crash could lose it."""
+        self.routing.require_idle()
         self.touch_stream(stream)
         self.commit.write_now(stream)
 

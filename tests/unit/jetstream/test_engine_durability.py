@@ -12,7 +12,8 @@ import pytest
 
 from penstock.jetstream.commit import LocalCommit
 from penstock.jetstream.shared_state import SharedState
-from penstock.kernels.wire.dispatch import publish
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from penstock.store.executor import InlineExecutor
@@ -358,5 +359,46 @@ def test_what_a_schedule_makes_while_its_stream_is_synced_waits_for_a_sync_of_it
     js.tick()
     later.drain()
     assert [payload for _, _, payload in heard] == [b"x"]
+    js.engine.close()
+    store.close()
+
+
+def test_a_stream_does_not_change_while_its_messages_are_sent(tmp_path: Path) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    later.drain()
+    raised: list[str] = []
+
+    def re_enter(*_: object) -> None:
+        for enter in (lambda: js.engine.tick.apply(js.now), js.engine.tick.write):
+            with pytest.raises(RuntimeError, match="while their messages are sent") as error:
+                enter()
+            raised.append(str(error.value))
+
+    js.index.insert(SinkSubscription(ServiceSink(re_enter), b"ack"))
+    publish(js.index, b"a", b"ack", b"", b"one")
+    js.tick()
+    later.drain()
+    assert len(raised) == 2
+    js.tick()
+    assert js.state("A")["messages"] == 1
+    js.engine.close()
+    store.close()
+
+
+def test_a_sync_that_ends_while_messages_are_sent_is_followed_by_its_acks_in_the_next_tick(
+    tmp_path: Path,
+) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    later.drain()
+    heard = js.listen(b"ack")
+    publish(js.index, b"a", b"ack", b"", b"one")
+    js.tick()
+    with js.engine.tick.routing:
+        later.drain()
+        assert heard == []
+    js.tick()
+    assert [json.loads(payload)["seq"] for _, _, payload in heard] == [1]
     js.engine.close()
     store.close()

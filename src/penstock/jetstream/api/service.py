@@ -84,7 +84,7 @@ class ApiService:
         self._subscriptions.clear()
 
     def _apply_pending(self) -> None:
-        if not self._engine.tick.is_routing:
+        if not self._engine.tick.routing.is_active:
             self._engine.tick.apply(self._engine.clock())
 
     def on_request(
@@ -104,7 +104,7 @@ class ApiService:
             engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue_of(endpoint))
         elif engine.commit.in_flight:
             engine.deferrals.after(lambda: self._serve(endpoint, request), queue_of(endpoint))
-        elif engine.tick.is_routing:
+        elif engine.tick.routing.is_active:
             engine.tick.defer(lambda: self._serve(endpoint, request))
         elif endpoint is None:
             self._meet_unknown(request)
