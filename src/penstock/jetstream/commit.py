@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock import faults
 from penstock.errors import StoreWriteError
 from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.durability import State
@@ -195,7 +196,7 @@ class LocalCommit:
         self._syncing += 1
         self._starting = True
         try:
-            stream.store.start_sync(done)
+            stream.store.start_sync(partial(faults.contain, done, partial(self._sync_lost, stream)))
         finally:
             self._starting = False
         if failed:
@@ -203,11 +204,12 @@ class LocalCommit:
         if recovered:
             self._recovered(stream)
 
+    def _sync_lost(self, stream: StreamReplica, fault: Exception, *_: object) -> None:
+        """The end of a sync raised: what the stream may send is unknown."""
+        self._ports.stream_failed(fault, stream)
+
     def _committed(self, stream: StreamReplica) -> None:
-        try:
-            self._ports.committed(stream)
-        except Exception as fault:
-            self._ports.stream_failed(fault, stream)
+        self._ports.committed(stream)
         if stream.name in self._unwritten:
             self._ports.wake()
 
