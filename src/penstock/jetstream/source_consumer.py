@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
-from penstock.kernels.ingest.copying import settle_upto
 from penstock.protocol.api import AckPolicy, ApiConsumerConfig, DeliverPolicy
 from penstock.protocol.ids import short_hash
 
@@ -136,9 +135,5 @@ def retire_orphans(engine: JetStreamEngine) -> None:
 def settle(consumer: ConsumerReplica, source_state: SourceState, now: int) -> None:
     """Acks everything up to the position that the source's stream has written."""
     upto_seq = min(source_state.seq, consumer.stream.log.last_seq)
-    if upto_seq <= consumer.state.delivered_stream:
-        return
-    if settle_upto(consumer.state, consumer.stream.log, source_state.filters, upto_seq, now):
-        consumer.delivered_at = consumer.acked_at = now
-    consumer.pump.move_to(upto_seq + 1)
-    consumer.engine.tick.touch_consumer(consumer)
+    if upto_seq > consumer.state.delivered_stream:
+        consumer.settle_upto(upto_seq, source_state.filters, now)

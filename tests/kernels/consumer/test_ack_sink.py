@@ -84,7 +84,7 @@ def test_acks_that_need_a_decision_keep_their_place_among_the_plain_ones() -> No
     acker.ack(b"$JS.ACK.S.C.1.3.3.1000.3", b"+ACK", b"_INBOX.sure")
     acker.ack(b"$JS.ACK.S.C.1.4.4.1000.3")
     queue = acker.queues[b"C"]
-    assert queue.take_special() == [(1, 2, 2, 2, b"-NAK", b""), (1, 3, 3, 1, b"+ACK", b"_INBOX.sure")]
+    assert queue.begin(0) == [(1, 2, 2, 2, b"-NAK", b""), (1, 3, 3, 1, b"+ACK", b"_INBOX.sure")]
     assert acker.dirty.take() == [b"C", b"CC"]
     state = AckState(AckPolicy.ACK_EXPLICIT)
     for seq in range(1, 5):
@@ -115,6 +115,6 @@ def test_acks_are_read_as_the_model_reads_them(
     deliveries, stream_seq, consumer_seq, _, _ = expected[1]
     queue = acker.queues[expected[0]]
     if body in reference.PLAIN:
-        assert (queue.count, queue.take_special()) == (1, [])
+        assert (queue.count, queue.begin(0)) == (1, [])
     else:
-        assert queue.take_special() == [(0, stream_seq, consumer_seq, deliveries, body, b"")]
+        assert queue.begin(0) == [(0, stream_seq, consumer_seq, deliveries, body, b"")]

@@ -234,13 +234,15 @@ def test_results_of_several_filters_are_cached_and_inbox_churn_leaves_them_there
 def test_whoever_waits_for_interest_or_its_end_is_called_after_each_change() -> None:
     index = SubscriptionIndex()
     seen: list[tuple[str, SinkSubscription, bool]] = []
-    index.on_insert = lambda one: seen.append(("came", one, index.has_interest(b"a")))
-    index.on_remove = lambda one: seen.append(("went", one, index.has_interest(b"a")))
+    index.call_after(
+        lambda one: seen.append(("came", one, index.has_interest(b"a"))),
+        lambda one: seen.append(("went", one, index.has_interest(b"a"))),
+    )
     sub = SinkSubscription(Sink(), b"a")
     index.insert(sub)
     index.remove(sub)
     index.remove(sub)
-    index.on_insert = index.on_remove = None
+    index.call_after(None, None)
     index.insert(sub)
     assert seen == [("came", sub, True), ("went", sub, False)]
 

@@ -49,7 +49,7 @@ def test_those_that_are_always_busy_are_never_apart_by_more_than_one_share(
         asked = [consumers[i] for i in order if i < busy]
         for consumer in turns.in_order(asked)[:room]:
             consumer.messages += share
-            turns.delivered(consumer, share)
+            consumer.turn = turns.delivered(consumer.turn, share)
     counts = [one.messages for one in consumers]
     assert max(counts) - min(counts) <= 2 * max(share for _, share in ticks)
 
@@ -58,8 +58,8 @@ def test_who_was_idle_is_not_served_first_for_what_it_missed() -> None:
     turns = FairScheduler()
     busy, idle = Served(), Served()
     for _ in range(100):
-        turns.delivered(busy, 10)
-    turns.delivered(idle, 10)
+        busy.turn = turns.delivered(busy.turn, 10)
+    idle.turn = turns.delivered(idle.turn, 10)
     assert busy.turn - idle.turn <= 10
 
 

@@ -32,9 +32,8 @@ class AckHandler:
         """Applies all collected acks. Returns whether there were any."""
         consumer = self._consumer
         queue, state = consumer.acks, consumer.state
-        special = queue.take_special()
+        special = queue.begin(self._sample_percent())
         is_used = bool(special) or queue.count > 0
-        queue.sample_percent = self._sample_percent()
         settled = 0
         for place, stream_seq, consumer_seq, deliveries, body, reply in special:
             settled += queue.apply(state, place)
@@ -136,8 +135,7 @@ class AckHandler:
 
     def _publish_samples(self, now: int) -> None:
         consumer = self._consumer
-        samples, consumer.acks.samples = consumer.acks.samples, []
-        for stream_seq, consumer_seq, deliveries, delivered_at in samples:
+        for stream_seq, consumer_seq, deliveries, delivered_at in consumer.acks.take_samples():
             consumer.engine.advisories.metric(
                 consumer.ack_metric,
                 "consumer_ack",

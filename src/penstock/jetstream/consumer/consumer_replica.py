@@ -42,6 +42,7 @@ from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
 from penstock.kernels.consumer.ack_state import AckState
 from penstock.kernels.consumer.endpoints import AckQueue, Target, TargetEnd
 from penstock.kernels.consumer.pump import Pump, RunEnd
+from penstock.kernels.ingest.copying import settle_upto
 from penstock.kernels.routing.grammar import has_wildcard
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol.acks import parse_pull
@@ -101,7 +102,7 @@ class ConsumerReplica:
         self.created = meta.created
         self.closed = False
         self._suspended = False  # closed, and end() has yet to follow
-        self.turn = 0
+        self.turn = 0  # see fair_scheduler.py
         self._quantum = 0
         self.ack_metric = f"CONSUMER.ACK.{stream.name}.{self.name}"
         self.delivered_at = 0  # time of the last delivery and the last ack in ns; 0 before the first
@@ -337,7 +338,7 @@ class ConsumerReplica:
             self._drop_missing()
             self.engine.tick.touch_consumer(self)
         if self.pump.sent:
-            self.engine.scheduler.delivered(self, self.pump.sent)
+            self.turn = self.engine.scheduler.delivered(self.turn, self.pump.sent)
             self.delivered_at = self._used_at = now
             self.redelivery.delivered(now)
         if self.pump.given_up:
@@ -542,6 +543,14 @@ class ConsumerReplica:
         self._check_pause(now)
         if (moved or is_regrouped) and self.push is not None:
             self.push.move_to(config.deliver_subject.encode(), config.deliver_group.encode(), now)
+        self.engine.tick.touch_consumer(self)
+
+    def settle_upto(self, upto_seq: int, filters: list[bytes], now: int) -> None:
+        """Counts the messages up to stream sequence `upto_seq` that pass `filters` as delivered and acked.
+        Only for a driven consumer."""
+        if settle_upto(self.state, self.stream.log, filters, upto_seq, now):
+            self.delivered_at = self.acked_at = now
+        self.pump.move_to(upto_seq + 1)
         self.engine.tick.touch_consumer(self)
 
     def reset(self, seq: int, now: int) -> int:

@@ -25,7 +25,9 @@ QUANTUM_MIN = 64
 class Schedulable(Protocol):
     """What the scheduler needs of a consumer."""
 
-    turn: int
+    @property
+    def turn(self) -> int:
+        """What `FairScheduler.delivered` returned last; 0 before the first delivery."""
 
 
 T = TypeVar("T", bound=Schedulable)
@@ -49,7 +51,7 @@ class FairScheduler:
         """Messages that each of `consumers` may deliver in this tick."""
         return max(QUANTUM_MIN, TICK_MESSAGES // max(consumers, 1))
 
-    def delivered(self, consumer: Schedulable, messages: int) -> None:
-        """Advances the turn of a consumer by what it delivered."""
-        self.now = max(self.now, consumer.turn)
-        consumer.turn = self.now + messages
+    def delivered(self, turn: int, messages: int) -> int:
+        """The next turn of a consumer that delivered `messages` in its turn."""
+        self.now = max(self.now, turn)
+        return self.now + messages

@@ -59,8 +59,7 @@ class InterestWatch:
         self._attach()
 
     def _attach(self) -> None:
-        self._index.on_insert = self._came if self._coming else None
-        self._index.on_remove = self._went if self._going else None
+        self._index.call_after(self._came if self._coming else None, self._went if self._going else None)
 
     def _came(self, subscription: SinkSubscription) -> None:
         self._mark(self._coming, subscription)

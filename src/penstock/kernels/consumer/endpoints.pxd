@@ -66,9 +66,9 @@ cdef class AckQueue:
     cdef readonly size_t count
     cdef size_t capacity, applied
     cdef list special
-    cdef public uint32_t sample_percent  # of the acks, 0 = none
+    cdef uint32_t sample_percent        # of the acks, 0 = none
     cdef uint32_t sample_due
-    cdef public list samples
+    cdef readonly list samples
     cdef int push(self, uint64_t stream_seq, uint64_t consumer_seq) except -1
     cpdef int sample(self, AckState state, uint64_t stream_seq) except -1
     cpdef int mark(self) except -1

@@ -346,11 +346,18 @@ cdef class AckQueue:
         self.count += 1
         return 0
 
-    def take_special(self):
-        """Returns and removes [(position among the plain acks, stream seq, consumer seq, deliveries, body,
-        reply)]."""
+    def begin(self, uint32_t sample_percent):
+        """Begins to apply the acks, and samples so many of 100. Returns and removes those that need a decision:
+        [(position among the plain acks, stream seq, consumer seq, deliveries, body, reply)]."""
+        self.sample_percent = sample_percent
         taken = self.special
         self.special = []
+        return taken
+
+    def take_samples(self):
+        """Returns and removes the samples."""
+        taken = self.samples
+        self.samples = []
         return taken
 
     cpdef int sample(self, AckState state, uint64_t stream_seq) except -1:

@@ -48,10 +48,8 @@ cdef class SubscriptionIndex:
     cdef readonly size_t count
     cdef readonly uint64_t num_lookups      # since creation
     cdef readonly uint64_t num_walks        # of those, cache misses
-    # None, or called with the subscription after every insert or removal: a consumer waits for interest, or for
-    # its end.
-    cdef public object on_insert
-    cdef public object on_remove
+    cdef readonly object on_insert          # see call_after()
+    cdef readonly object on_remove
     cdef public uint64_t random_state       # picks queue group members; set it for a repeatable choice
     cdef uint64_t seed                      # of the hashes
     cdef dict members                       # {Subscription: None} in the order of insertion

@@ -27,17 +27,17 @@ class SubscriptionIndex:
     """All subscriptions of one account.
 
     random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
-    on_insert, on_remove -- None, or called with the subscription after every insert or removal: a consumer
-    waits for interest, or for its end.
     replies -- None, or the receivers of replies to open requests, in addition to the subscriptions.
     watcher -- None, or notified of each inserted and removed subscription.
     """
 
     random_state: int
-    on_insert: Callable[[SinkSubscription], object] | None
-    on_remove: Callable[[SinkSubscription], object] | None
     replies: AwaitedReplies | None
     watcher: IndexWatcher | None
+    @property
+    def on_insert(self) -> Callable[[SinkSubscription], object] | None: ...
+    @property
+    def on_remove(self) -> Callable[[SinkSubscription], object] | None: ...
     @property
     def generation(self) -> int:
         """Grows at every insert and remove."""
@@ -55,6 +55,14 @@ class SubscriptionIndex:
     def cache_fanout(self) -> tuple[int, int, int]:
         """(entries in the cache, receivers of all of them, receivers of the one that has most)."""
     def __len__(self) -> int: ...
+    def call_after(
+        self,
+        on_insert: Callable[[SinkSubscription], object] | None,
+        on_remove: Callable[[SinkSubscription], object] | None,
+    ) -> None:
+        """Calls these with the subscription after every insert or removal, instead of those of the last call;
+        None: no calls. A consumer waits for interest, or for its end."""
+
     def insert(self, sub: SinkSubscription) -> int:
         """Adds a subscription. Raises ValueError for an invalid filter and for one that is in an index."""
 

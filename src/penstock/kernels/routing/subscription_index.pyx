@@ -458,6 +458,11 @@ cdef class SubscriptionIndex:
             self.watcher.inserted(sub)
         return 0
 
+    def call_after(self, on_insert, on_remove):
+        """Calls these with the subscription after every insert or removal; None: no calls."""
+        self.on_insert = on_insert
+        self.on_remove = on_remove
+
     cpdef bint remove(self, SinkSubscription sub) except -1:
         """Removes a subscription; False when it isn't in this index."""
         cdef const char* f
