@@ -341,7 +341,7 @@ class Sourcing:
 
     def _reader_on_time(self, reader: Reader) -> None:
         if self._refused.pop(reader, None) is not None:
-            reader.source_state.refusal = None
+            reader.source_state.accept_again()
             reader.again()
         self._due[reader] = None
 

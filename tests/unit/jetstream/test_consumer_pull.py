@@ -144,6 +144,19 @@ def test_a_waiting_request_gets_heartbeats_from_its_last_message_on() -> None:
     assert len(inbox.take()) == 1
 
 
+def test_messages_for_another_request_do_not_delay_a_heartbeat() -> None:
+    bench = bench_with(0)
+    asked = {"batch": 3, "expires": 10 * SECOND, "idle_heartbeat": SECOND}
+    first, second = bench.pull("x", asked), bench.pull("x", asked)
+    bench.store_messages("s.1")
+    assert first.seqs() == [1]
+    bench.pass_time(600 * MS)
+    bench.store_messages("s.2")
+    assert (first.seqs(), second.seqs()) == ([], [2])
+    bench.pass_time(400 * MS)
+    assert (len(first.take()), len(second.take())) == (1, 0)
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import error_codes as codes
+from penstock.protocol import headers
 from penstock.protocol.api import DecodeError, decode, unknown_field
 from penstock.protocol.json_names import with_declared_names
 
@@ -38,7 +39,16 @@ class ApiRequest(Struct):
     payload: bytes
     origin: Sink | None
     now: int = 0  # ns; when it is processed
-    answer_header: bytes = b""  # set by the handler, if at all
+    answer_header: bytes = b""
+
+    def begin(self, now: int) -> None:
+        """Begins to process the request. It may have waited, so its time differs from that of its arrival."""
+        self.now = now
+
+    def answer_with_identity(self, identity: str) -> None:
+        """Names the identity of the stream in the header of the response: a server that sources from it
+        checks it."""
+        self.answer_header = headers.build([(headers.STREAM_IDENTITY, identity)])
 
     def body(self, kind: type[T], *, is_strict: bool = True) -> T:
         """Decodes the payload as a `kind`. Raises JetStreamApiError 10025 for invalid JSON or (strict)

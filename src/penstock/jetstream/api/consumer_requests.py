@@ -73,7 +73,7 @@ def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateRespon
             raise codes.CONSUMER_STREAM_IDENTITY_MISMATCH.exception(msg=stream.identity)
     answer = _created(engine, stream, body, name, request.now)
     if for_sourcing:
-        request.answer_header = headers.build([(headers.STREAM_IDENTITY, stream.identity)])
+        request.answer_with_identity(stream.identity)
     return answer
 
 
@@ -185,8 +185,7 @@ def reset(engine: JetStreamEngine, request: ApiRequest) -> ConsumerResetResponse
     with engine.containment.changing(consumer):
         seq = consumer.reset(from_seq, request.now)
     if headers.value_of(request.header, headers.STREAM_IDENTITY) is not None:
-        # A server that sources through this consumer checks the identity of the stream.
-        request.answer_header = headers.build([(headers.STREAM_IDENTITY, stream.identity)])
+        request.answer_with_identity(stream.identity)
     return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
 
 

@@ -109,7 +109,7 @@ class ApiService:
         elif endpoint is None:
             self._meet_unknown(request)
         else:
-            request.now = engine.clock()
+            request.begin(engine.clock())
             faults.contain(self._answer, self._answer_fault, endpoint, request)
 
     def _meet_unknown(self, request: ApiRequest) -> None:
@@ -171,12 +171,11 @@ class ApiService:
         self, endpoint: Endpoint, request: ApiRequest, response: Any, *, failed: bool = False
     ) -> None:
         """Sends the response, if there is one, and reports the request."""
-        stats = self._engine.api_stats
-        stats.errors += failed
         if response is None:
             return
         text = encode(response)
-        stats.total += 1  # as on the official server, a response does not count itself
+        # as on the official server, a response does not count itself
+        self._engine.api_stats.count(failed=failed)
         self._respond(request.reply, text, request.answer_header)
         if endpoint.audited or failed:
             self._audit(request, text)
@@ -188,8 +187,7 @@ class ApiService:
             response = ErrorResponse(
                 type=TYPE_PREFIX + endpoint.response, error=codes.STREAM_GENERAL.format(err=text)
             )
-            self._engine.api_stats.total += 1
-            self._engine.api_stats.errors += 1
+            self._engine.api_stats.count(failed=True)
             self._respond(request.reply, encode(response))
         else:
             self._respond(request.reply, b"", status.Status(500, text).block())

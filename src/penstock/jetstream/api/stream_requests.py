@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
 from penstock.errors import MisuseError, StoreWriteError
 from penstock.jetstream import stream_config
 from penstock.jetstream.api.api_table import ApiRequest, Endpoint
@@ -82,7 +84,8 @@ def info(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, S
         yield total * SUBJECT_WORK
         while not counts.sort(SORT):
             yield SORT * COMPARISON_WORK
-        page = fields["state"].subjects = {}
+        page: dict[str, int] = {}
+        fields["state"] = structs.replace(fields["state"], subjects=page)
         for start in range(offset, min(offset + limit, total), SUBJECTS_SLICE):
             rows = counts.rows(start, min(start + SUBJECTS_SLICE, offset + limit))
             page.update((name.decode("utf-8", "replace"), count) for name, count in rows)

@@ -153,6 +153,7 @@ class ConsumerReplica:
             )
         else:
             self.pull = PullQueue(engine.index, self.pump.rotation, self.send_status, config.max_waiting)
+        self._subscriptions = stream.serve_consumers(partial(ConsumerSubscriptions, engine))
         self.pinning = Pinning(self)
         self.dead_letters = DeadLetters(self)
         self._configure_pump()
@@ -166,7 +167,7 @@ class ConsumerReplica:
 
     def _join(self, filters: list[bytes]) -> None:
         """Registers for acks and new messages, and makes the stream retain the messages that it needs."""
-        self._wiring().add(self)
+        self._subscriptions.add(self)
         if any(has_wildcard(one) for one in filters):
             self.engine.indexing.add(self.stream)
         if self.stream.interest_state is not None:
@@ -220,14 +221,6 @@ class ConsumerReplica:
     def since(self) -> int:
         """The first stream sequence that the consumer's position covers."""
         return self.meta.since or self.meta.start_seq
-
-    def _wiring(self) -> ConsumerSubscriptions:
-        consumer_subscriptions = self.stream.consumer_subscriptions
-        if consumer_subscriptions is None:
-            consumer_subscriptions = self.stream.consumer_subscriptions = ConsumerSubscriptions(
-                self.engine, self.stream.name
-            )
-        return consumer_subscriptions
 
     def _start_last_per_subject(self) -> None:
         delivered, resume = self.state.delivered_stream, self.meta.resume_seq
@@ -285,7 +278,7 @@ class ConsumerReplica:
         self._quantum = quantum
         self._drop_removed()
         if self._paused:
-            self._wiring().wait(self, False)
+            self._subscriptions.wait(self, False)
             if self.pull is not None:
                 self.pull.at_end_of_stream(now)
             elif self.push is not None:
@@ -299,7 +292,7 @@ class ConsumerReplica:
     def _deliver_pull(self, pull: PullQueue, now: int) -> None:
         pull.drop_expired(now)
         if not pull.requests:
-            self._wiring().wait(self, False)
+            self._subscriptions.wait(self, False)
             return
         self.pinning.delivers_at(now)
         end = self._run(pull.requests, now)
@@ -309,7 +302,7 @@ class ConsumerReplica:
         at_end = end in (RunEnd.RUN_EMPTY, RunEnd.RUN_STANDBY)
         if at_end:
             pull.at_end_of_stream(now)
-        self._wiring().wait(self, at_end and bool(pull.requests))
+        self._subscriptions.wait(self, at_end and bool(pull.requests))
 
     def _deliver_push(self, push: PushDelivery, now: int) -> None:
         push.look(now)
@@ -318,7 +311,7 @@ class ConsumerReplica:
             push.after_delivery(now)
         if end in _FULL:
             push.acks_full()
-        self._wiring().wait(self, end == RunEnd.RUN_EMPTY and push.is_active)
+        self._subscriptions.wait(self, end == RunEnd.RUN_EMPTY and push.is_active)
         self._await_change(push)
 
     def _await_change(self, push: PushDelivery) -> None:
@@ -531,10 +524,10 @@ class ConsumerReplica:
         if other_keys:
             self.pump.set_key_token(rules.key_token(config))
         if other_filters:
-            self._wiring().wait(self, False)
+            self._subscriptions.wait(self, False)
             self.pump.set_filters([one.encode() for one in filters])
             self._start_last_per_subject()  # with the new filters, as after a restart
-            self._wiring().claim(self)
+            self._subscriptions.claim(self)
             self._needs_changed()
         self._configure_pump()
         self.redelivery.configure(rules.ack_waits_ns(config), config.max_deliver, now)
@@ -745,7 +738,7 @@ class ConsumerReplica:
     def _leave(self) -> None:
         self.closed = True
         self.pump.close()
-        self._wiring().remove(self)
+        self._subscriptions.remove(self)
         if self.stream.interest_state is not None:
             self.stream.interest_state.remove(self.pump)
         self.engine.interest.stop(self)

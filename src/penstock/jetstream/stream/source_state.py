@@ -72,6 +72,10 @@ class SourceState:
         """Sets the position after a restart."""
         self._seq, self.ident = seq, ident
 
+    def accept_again(self) -> None:
+        """Ends a rejection: its reader reads the rejected copies again."""
+        self.refusal = None
+
     def apply(self, now: int) -> None:
         """Stores the copies in the batch at `now` (ns)."""
         batch, stream = self.batch, self._stream

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -573,6 +573,13 @@ class StreamReplica:
                 present[subject] = SinkSubscription(self.sink, subject)
                 index.insert(present[subject])
         self._subscriptions = [present[subject] for subject in wanted]
+
+    def serve_consumers(self, make: Callable[[str], ConsumerSubscriptions]) -> ConsumerSubscriptions:
+        """The subscriptions for its consumers, which `make` constructs from the stream's name for the first
+        one."""
+        if self.consumer_subscriptions is None:
+            self.consumer_subscriptions = make(self.name)
+        return self.consumer_subscriptions
 
     def is_wanted(self, subject: bytes) -> bool:
         """Whether a message of this subject is stored. An interest stream needs a matching consumer."""

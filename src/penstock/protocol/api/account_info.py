@@ -24,6 +24,11 @@ class ApiStats(msgspec.Struct, omit_defaults=True, kw_only=True):
     errors: int = always(0)
     inflight: int = 0
 
+    def count(self, *, failed: bool) -> None:
+        """Counts one response."""
+        self.total += 1
+        self.errors += failed
+
 
 class AccountUse(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Usage and limits."""
