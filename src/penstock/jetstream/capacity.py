@@ -95,37 +95,38 @@ class Capacity:
 
     # --- what is allowed -----------------------------------------------------------------------
 
-    def _limit(self, storage: StorageType) -> int:
-        """The server's limit for all accounts; -1 = no limit."""
+    def _limits(self, storage: StorageType) -> tuple[int, int]:
+        """The account's own limit, and the server's for all accounts; -1 = no limit."""
         config = self._engine.config
-        return config.max_memory if storage is StorageType.MEMORY else config.max_storage
-
-    def _own_limit(self, storage: StorageType) -> int:
-        """The account's own limit; -1 = no limit."""
-        config = self._engine.config
-        return config.account_memory_max if storage is StorageType.MEMORY else config.account_storage_max
+        if storage is StorageType.MEMORY:
+            return config.account_memory_max, config.max_memory
+        return config.account_storage_max, config.max_storage
 
     def has_room(self, storage: StorageType, size: int) -> bool:
         """Whether `size` more bytes of this storage fit. Restores in progress count as used."""
         used = self._used[storage] + self._engine.transfers.used(storage) + size
-        own, limit = self._own_limit(storage), self._limit(storage)
+        own, limit = self._limits(storage)
         return not (0 <= own < used or 0 <= limit < used + self._used_elsewhere(storage))
 
     def admit(self, stream: StreamReplica) -> None:
         """Sets what the stream may store now: whether it rejects publishes, and the size up to which it may
         grow."""
         storage = stream.config.storage
-        own, used = self._own_limit(storage), self._used[storage]
+        own, limit = self._limits(storage)
+        used = self._used[storage]
         bytes_end = None if own < 0 else self._accounted.get(stream, 0) + own - used
-        stream.admit(stream.durability.failure or self._refusal(storage, own, used), bytes_end)
+        refusal = stream.durability.failure or self._refusal(storage, own, limit, used)
+        if refusal is not stream.refuse_all or bytes_end != stream.bytes_end:
+            stream.admit(refusal, bytes_end)
 
-    def _refusal(self, storage: StorageType, own: int, used: int) -> ApiError | None:
-        """Why the account, with limit `own`, cannot store publishes now; None when it can."""
-        if not self._engine.config.has_tier(1):
+    def _refusal(self, storage: StorageType, own: int, limit: int, used: int) -> ApiError | None:
+        """Why the account, with limit `own` of its own and `limit` of the server, cannot store publishes now;
+        None when it can."""
+        config = self._engine.config
+        if config.tiers and not config.has_tier(1):
             return codes.NO_LIMITS
         if 0 <= own <= used:
             return codes.ACCOUNT_RESOURCES_EXCEEDED
-        limit = self._limit(storage)
         return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self._used_elsewhere(storage) else None
 
     def check(self, config: ApiStreamConfig, present: StreamReplica | None) -> None:
@@ -144,11 +145,10 @@ class Capacity:
             raise codes.STREAM_MAX_STREAM_BYTES_EXCEEDED.exception()
         if present is None and 0 <= self._config.max_streams <= len(self._engine.streams):
             raise codes.MAXIMUM_STREAMS_LIMIT.exception()
-        limit = self._limit(config.storage)
+        own_limit, limit = self._limits(config.storage)
         if limit < 0 or config.max_bytes <= 0:
             return
         wanted = self.reserved(config.storage, present) + config.max_bytes
-        own_limit = self._own_limit(config.storage)
         if 0 <= own_limit < wanted or wanted + self._reserved_elsewhere(config.storage) > limit:
             if is_memory:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 
 from penstock import faults
 from penstock.errors import StoreWriteError
-from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.durability import State
 from penstock.protocol.api import PersistMode
 
@@ -42,13 +41,12 @@ log = logging.getLogger("penstock.jetstream")
 class CommitPorts:
     """What LocalCommit uses of its engine.
 
-    config: the present configuration. clock: ns since the epoch. wake: requests the end of a tick. blocked:
+    clock: ns since the epoch. wake: requests the end of a tick. blocked:
     called when a stream is blocked by a sync (True), and when that ends. committed: a background sync of the
     stream ended, well or not; it may acknowledge and deliver. recovered: a stream can be written again.
     stream_failed: work on a stream raised.
     """
 
-    config: Callable[[], EngineConfig]
     clock: Callable[[], int]
     wake: Callable[[], None]
     blocked: Callable[[StreamReplica, bool], None]
@@ -58,27 +56,31 @@ class CommitPorts:
 
 
 class LocalCommit:
-    """Commits what the streams of one account's engine applied to the local disk."""
+    """Commits what the streams of one account's engine applied to the local disk.
 
-    def __init__(self, ports: CommitPorts) -> None:
+    in_flight: how many background syncs are in flight that acks wait for. sync_due, retry_due: when (ns) the
+    next periodic sync starts, and what failed is written again; None for never.
+    """
+
+    def __init__(self, config: EngineConfig, ports: CommitPorts) -> None:
+        self._config = config
         self._ports = ports
         self._unwritten: dict[str, StreamReplica] = {}
         self._failing: dict[str, StreamReplica] = {}  # streams whose last write or sync failed
-        self._syncing = 0  # streams whose sync is in flight
+        self.in_flight = 0
         self._starting = False  # start_sync() runs
         self._unsynced: dict[str, StreamReplica] = {}  # to be synced by the next periodic sync
-        self._sync_due: int | None = None
-        self._retry_due: int | None = None
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether a background sync that acks wait for is in flight."""
-        return self._syncing > 0
+        self.sync_due: int | None = None
+        self.retry_due: int | None = None
 
     @property
     def has_failing(self) -> bool:
         """Whether the last write or sync of a stream failed."""
         return bool(self._failing)
+
+    def configure(self, config: EngineConfig) -> None:
+        """Applies changed options to what is written next."""
+        self._config = config
 
     def is_unwritten(self, stream: StreamReplica) -> bool:
         """Whether the stream has changes to be written."""
@@ -94,7 +96,7 @@ class LocalCommit:
         for table in (self._unwritten, self._failing, self._unsynced):
             table.pop(stream.name, None)
         if stream.durability.close():
-            self._syncing -= 1
+            self.in_flight -= 1
             self._ports.wake()
 
     def begin_again(self, streams: Iterable[StreamReplica]) -> None:
@@ -116,8 +118,8 @@ class LocalCommit:
                 self._write(stream)
             except Exception as error:
                 self._ports.stream_failed(error, stream)
-        if self._unsynced and self._sync_due is None:
-            self._sync_due = self._ports.clock() + self._ports.config().sync_interval_ns
+        if self._unsynced and self.sync_due is None:
+            self.sync_due = self._ports.clock() + self._config.sync_interval_ns
 
     def write_now(self, stream: StreamReplica) -> None:
         """Writes a request's change before its response. Raises StoreWriteError: the change is applied, and
@@ -131,27 +133,21 @@ class LocalCommit:
     def _write(self, stream: StreamReplica) -> None:
         try:
             stream.write()
-            is_synced = self._acks_wait_for_sync(stream)
-            if is_synced and not stream.durability.take_sync_asked():
-                self._start_sync(stream)
-                return
-            if is_synced:
+            if stream.is_memory:
+                pass
+            elif not self._config.sync_always or stream.config.persist_mode is PersistMode.ASYNC:
+                self._unsynced[stream.name] = stream
+            elif stream.durability.take_sync_asked():
                 # A request's response follows in this tick and must not precede durability: sync inline.
                 stream.store.sync()
-            elif not stream.is_memory:
-                self._unsynced[stream.name] = stream
+            else:
+                self._start_sync(stream)
+                return
         except StoreWriteError as error:
             self._failed(stream, error)
         else:
             if stream.durability.written():
                 self._recovered(stream)
-
-    def _acks_wait_for_sync(self, stream: StreamReplica) -> bool:
-        return (
-            not stream.is_memory
-            and self._ports.config().sync_always
-            and stream.config.persist_mode is not PersistMode.ASYNC
-        )
 
     def _recovered(self, stream: StreamReplica) -> None:
         log.warning("stream %s can be written again", stream.name)
@@ -174,7 +170,7 @@ class LocalCommit:
         def done(error: StoreWriteError | None) -> None:
             if not stream.durability.is_syncing:
                 return  # drop() ended it: the stream was deleted or set aside during the sync
-            self._syncing -= 1
+            self.in_flight -= 1
             # A store may complete the sync inside start_sync(). The caller is then still writing: it gets the
             # error as an exception, and its tick sends the acks itself.
             starting = self._starting
@@ -193,7 +189,7 @@ class LocalCommit:
         # Block the stream before the sync starts: from here until done(), nothing of it may leave the server.
         recovered = stream.durability.sync_started()
         self._ports.blocked(stream, True)
-        self._syncing += 1
+        self.in_flight += 1
         self._starting = True
         try:
             stream.store.start_sync(partial(faults.contain, done, partial(self._sync_lost, stream)))
@@ -228,35 +224,26 @@ class LocalCommit:
             return
         log.error("stream %s: the periodic sync failed, the next one retries: %s", stream.name, error)
         self._unsynced[stream.name] = stream
-        if self._sync_due is None:
-            self._sync_due = self._ports.clock() + self._ports.config().sync_interval_ns
+        if self.sync_due is None:
+            self.sync_due = self._ports.clock() + self._config.sync_interval_ns
             self._ports.wake()
 
     # --- deadlines -----------------------------------------------------------------------------
 
     def retry_later(self) -> None:
         """Requests a retry of what failed to be written, after `write_retry`."""
-        if self._retry_due is None:
-            self._retry_due = self._ports.clock() + self._ports.config().write_retry_ns
-
-    @property
-    def sync_due(self) -> int | None:
-        """When (ns) the next periodic sync starts."""
-        return self._sync_due
-
-    def next_deadline(self) -> int | None:
-        """When (ns) a sync or a retry is due; None for never."""
-        return earliest(self._sync_due, self._retry_due)
+        if self.retry_due is None:
+            self.retry_due = self._ports.clock() + self._config.write_retry_ns
 
     def sync_if_due(self, now: int) -> None:
         """Starts the periodic sync when it is due."""
-        if self._sync_due is not None and self._sync_due <= now:
-            self._sync_due = None
+        if self.sync_due is not None and self.sync_due <= now:
+            self.sync_due = None
             self._sync_unsynced()
 
     def take_retries(self, now: int) -> list[StreamReplica] | None:
         """The streams to write again; None when no retry is due."""
-        if self._retry_due is None or self._retry_due > now:
+        if self.retry_due is None or self.retry_due > now:
             return None
-        self._retry_due = None
+        self.retry_due = None
         return list(self._failing.values())

@@ -21,20 +21,15 @@ if TYPE_CHECKING:
 
 class Deferrals:
     """Deferred work of one account's engine. wake: requests the end of a tick. requests: where requests
-    wait, with the server's limits."""
+    wait, with the server's limits. ready: deferred streams that may be applied."""
 
     def __init__(self, wake: Callable[[], None], requests: WaitingRequests) -> None:
         self._wake = wake
         self._requests = requests
         self._streams: dict[StreamReplica, None] = {}  # with publishes to apply
-        self._ready: list[StreamReplica] = []  # those of them that may be applied again
+        self.ready: list[StreamReplica] = []  # those of them that may be applied again
         self._consumers: dict[ConsumerReplica, None] = {}  # that had work while their stream was syncing
-        self._has_requests = False
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether a deferred stream may be applied."""
-        return bool(self._ready)
+        self.has_requests = False
 
     def defer(self, stream: StreamReplica) -> None:
         """Defers a stream's publishes until its sync or its roll-up is done."""
@@ -55,22 +50,22 @@ class Deferrals:
         """Lets the next tick apply the stream's publishes if they were deferred."""
         if stream in self._streams:
             del self._streams[stream]
-            self._ready.append(stream)
+            self.ready.append(stream)
 
     def release(self, stream: StreamReplica) -> None:
         """Lets the next tick apply the stream's publishes: its roll-ups are done."""
         self._streams.pop(stream, None)
-        self._ready.append(stream)
+        self.ready.append(stream)
         self._wake()
 
     def take_ready(self) -> list[StreamReplica]:
         """Returns the deferred streams that may be applied."""
-        ready, self._ready = self._ready, []
+        ready, self.ready = self.ready, []
         return ready
 
     def begin_again(self, streams: Iterable[StreamReplica]) -> None:
         """The next tick applies all of them: a step failed and lost track of them."""
-        self._ready = list(streams)
+        self.ready = list(streams)
 
     def drop(self, stream: StreamReplica) -> None:
         """Forgets a stream that is deleted or set aside."""
@@ -79,17 +74,16 @@ class Deferrals:
 
     def after(self, request: Callable[[], object], queue: Queue = Queue.NONE) -> None:
         """Runs a request when no sync is in flight; rejects it when its queue is full."""
-        self._has_requests = True
+        self.has_requests = True
         self._requests.add(self, request, queue)
 
-    def take_requests(self, *, in_flight: bool) -> list[Callable[[], object]]:
-        """Returns the requests that waited, once no sync is in flight.
+    def take_requests(self) -> list[Callable[[], object]]:
+        """Returns the requests that waited. They may read any stream, so the caller waits for the last sync
+        in flight.
 
-        Each tick asks. If the end of a sync released them, an exception in it would block requests for all
-        streams of the account.
+        Each tick asks (has_requests). If the end of a sync released them, an exception in it would block
+        requests for all streams of the account.
         """
-        if in_flight or not self._has_requests:
-            return []  # requests may read any stream, so they wait for the last sync in flight
         requests = self._requests.take(self)
-        self._has_requests = False
+        self.has_requests = False
         return requests

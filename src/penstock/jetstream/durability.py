@@ -82,6 +82,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 # The same by number: each tick looks up two or three events for each stream.
 _NEXT = tuple(tuple(TRANSITIONS[state].get(event) for event in Event) for state in State)
+_CHANGED = tuple(TRANSITIONS[state][Event.CHANGE] for state in State)  # every state allows it
 
 
 class LogEnd(Protocol):
@@ -97,38 +98,34 @@ class Durability:
 
     state: see State. durable_seq: the last sequence that is durable. failure: the error for publishes while
     nothing can be written, else None.
+
+    is_syncing: a sync is in flight. Until it ends, nothing is applied, acknowledged or delivered: what is
+    applied now would not be covered. is_rolling_up: a roll-up is unfinished. Until it ends, nothing is
+    applied or acknowledged: no read after an ack may return a replaced message. Deliveries continue.
     """
 
-    __slots__ = ("_covered_seq", "_log", "_rolling_up", "_sync_asked", "durable_seq", "failure", "state")
+    __slots__ = (
+        "_covered_seq", "_log", "_sync_asked",
+        "durable_seq", "failure", "is_rolling_up", "is_syncing", "state",
+    )  # fmt: skip
 
     def __init__(self, log: LogEnd) -> None:
         self._log = log
         self.state = State.DURABLE
+        self.is_syncing = False
         self.durable_seq = log.last_seq
         self.failure: ApiError | None = None
         self._covered_seq = 0  # last sequence that the sync in flight covers
-        self._rolling_up = False
+        self.is_rolling_up = False
         self._sync_asked = False
 
     # --- the gate ------------------------------------------------------------------------------
 
     @property
-    def is_syncing(self) -> bool:
-        """Whether a sync is in flight. Until it ends, nothing is applied, acknowledged or delivered: what is
-        applied now would not be covered."""
-        return self.state == State.SYNCING or self.state == State.SYNCING_CHANGED
-
-    @property
-    def is_rolling_up(self) -> bool:
-        """Whether a roll-up is unfinished. Until it ends, nothing is applied or acknowledged: no read after
-        an ack may return a replaced message. Deliveries continue."""
-        return self._rolling_up
-
-    @property
     def may_acknowledge(self) -> bool:
         """Whether pub acks and republished messages may leave: those of stored messages, and after a failure
         the errors."""
-        if self._rolling_up:
+        if self.is_rolling_up:
             return False
         if self.state <= State.CHANGED:
             return self.durable_seq == self._log.last_seq
@@ -148,26 +145,30 @@ class Durability:
         remove a message before its copy is durable. Publishes that precede a request are applied outside of a
         tick, and another stream's sync can end before they are written.
         """
-        return self.may_deliver and not self._rolling_up and self.durable_seq == self._log.last_seq
+        return self.may_deliver and not self.is_rolling_up and self.durable_seq == self._log.last_seq
 
     # --- events --------------------------------------------------------------------------------
 
     def changed(self) -> None:
         """A command was applied, so there is something to write."""
-        self._on(Event.CHANGE)
+        self.state = _CHANGED[self.state]
 
     def written(self) -> bool:
         """Everything applied is durable. Returns whether it ends a failure."""
         self._on(Event.WRITTEN)
         self.durable_seq = self._log.last_seq
-        return self._recovered()
+        if self.failure is None:
+            return False
+        self.failure = None
+        return True
 
     def sync_started(self) -> bool:
         """Everything applied is written, and a sync that covers it starts. Returns whether it ends a
         failure."""
         self._on(Event.SYNC_STARTED)
         self._covered_seq = self._log.last_seq
-        return self._recovered()
+        had_failed, self.failure = self.failure is not None, None
+        return had_failed
 
     def sync_ended(self) -> None:
         """What was applied before the sync started is durable."""
@@ -188,11 +189,11 @@ class Durability:
 
     def rollup_started(self) -> None:
         """A roll-up begins to remove messages in slices."""
-        self._rolling_up = True
+        self.is_rolling_up = True
 
     def rollup_ended(self) -> None:
         """The roll-up is done."""
-        self._rolling_up = False
+        self.is_rolling_up = False
 
     def ask_sync(self) -> None:
         """The next write must be followed by a sync before the tick's responses leave: a request changed the
@@ -209,7 +210,4 @@ class Durability:
         if following is None:
             raise RuntimeError(f"durability: {event.name} while {self.state.name}")
         self.state = following
-
-    def _recovered(self) -> bool:
-        had_failed, self.failure = self.failure is not None, None
-        return had_failed
+        self.is_syncing = following == State.SYNCING or following == State.SYNCING_CHANGED

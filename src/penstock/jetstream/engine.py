@@ -146,13 +146,14 @@ class JetStreamEngine:
         tick = self.tick
         if tick.routing.is_active or self.commit.in_flight:
             return False
-        if self.dirty_streams or self.dirty_consumers or tick.deferred or self.deferrals.has_ready:
+        if self.dirty_streams or self.dirty_consumers or tick.deferred or self.deferrals.ready:
             tick.apply(self.clock())
         return True
 
     def configure(self, config: EngineConfig) -> None:
         """Applies changed limits and options to what comes next; present streams and consumers stay."""
         self.config = config
+        self.commit.configure(config)
 
     def end_pulls(self) -> None:
         """Ends all waiting pull requests before the server stops."""

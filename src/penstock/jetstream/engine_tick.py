@@ -29,6 +29,7 @@ from penstock.errors import StoreWriteError
 from penstock.jetstream.commit import CommitPorts, LocalCommit
 from penstock.jetstream.deadlines import Deadlines, earliest
 from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.kernels.wire.sinks import RoutingGuard
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
@@ -41,34 +42,6 @@ EXPIRY_WORK = 512 * 1024  # of all streams in a tick: 1 ms, in the units of slic
 AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that failed
 
 
-class RoutingGuard:
-    """Held while kernels send from buffers and blocks: changing those would leave dangling pointers.
-
-    What is sent can lead back here: a message may be delivered to an API subject, and the reply subject of a
-    pub ack may be one. Such requests wait for the next tick (api/service.py). Everything that changes streams
-    calls require_idle(), so that a caller that does not wait gets an exception, and not freed memory.
-    """
-
-    __slots__ = ("is_active",)
-
-    def __init__(self) -> None:
-        self.is_active = False
-
-    def __enter__(self) -> None:
-        self.require_idle()
-        self.is_active = True
-
-    def __exit__(self, *_: object) -> None:
-        self.is_active = False
-
-    def require_idle(self) -> None:
-        """Raises RuntimeError while messages are sent."""
-        if self.is_active:
-            raise RuntimeError(
-                "streams cannot change while their messages are sent: defer the work to the next tick"
-            )
-
-
 class EngineTick:
     """Work of one account's engine at the end of a tick."""
 
@@ -76,15 +49,15 @@ class EngineTick:
         self._engine = engine
         self._streams = engine.streams
         self.commit = LocalCommit(
+            engine.config,
             CommitPorts(
-                config=lambda: engine.config,
                 clock=engine.clock,
                 wake=engine.wake,
                 blocked=engine.block_input,
                 committed=self.committed,
                 recovered=self.recovered,
                 stream_failed=engine.containment.stream_failed,
-            )
+            ),
         )
         self._deferrals = engine.deferrals
         self._allowance = engine.allowance
@@ -116,8 +89,9 @@ class EngineTick:
             self._step_failed(error)
 
     def _apply(self, now: int) -> None:
-        self._allowance.renew()
-        ready = dict.fromkeys(self._deferrals.take_ready()) if self._deferrals.has_ready else {}
+        if self._allowance.left != self._allowance.most:
+            self._allowance.renew()
+        ready = dict.fromkeys(self._deferrals.take_ready()) if self._deferrals.ready else {}
         dirty: list[StreamReplica] = self._engine.dirty_streams.take()
         for stream in [*ready, *dirty]:
             if self._streams.get(stream.name) is stream:  # else deleted or set aside in this tick
@@ -131,7 +105,8 @@ class EngineTick:
                 self._apply_consumer(consumer, now)
             except Exception as error:
                 self._consumer_failed(error, consumer)
-        self.deferred += self._deferrals.take_requests(in_flight=self.commit.in_flight)
+        if self._deferrals.has_requests and not self.commit.in_flight:
+            self.deferred += self._deferrals.take_requests()
         while self.deferred:
             work = self.deferred.pop(0)
             try:
@@ -173,19 +148,16 @@ class EngineTick:
         """Writes everything new to the operating system; with sync_always, starts the syncs."""
         self.routing.require_idle()
         try:
-            self._write()
+            self.commit.write()
+            self._written = self._first_active() if self._active else []
+            for consumer in self._written:
+                try:
+                    self._write_consumer(consumer)
+                except Exception as error:
+                    self._consumer_failed(error, consumer)
+            self._may_send = True
         except Exception as error:
             self._step_failed(error)
-
-    def _write(self) -> None:
-        self.commit.write()
-        self._written = self._first_active() if self._active else []
-        for consumer in self._written:
-            try:
-                self._write_consumer(consumer)
-            except Exception as error:
-                self._consumer_failed(error, consumer)
-        self._may_send = True
 
     def acknowledge(self) -> None:
         """Sends pub acks and confirmations of consumer acks. Only after `write`."""
@@ -379,7 +351,7 @@ class EngineTick:
         """When (ns since the epoch) `on_time` must be called next; None for never."""
         engine = self._engine
         return earliest(
-            self._deadlines.earliest(), self.commit.next_deadline(), self._again_due,
+            self._deadlines.earliest(), self.commit.sync_due, self.commit.retry_due, self._again_due,
             engine.transfers.next_deadline(), engine.sourcing.next_deadline(),
         )  # fmt: skip
 

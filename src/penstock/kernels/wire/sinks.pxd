@@ -68,5 +68,9 @@ cdef class DirtyList:
     cpdef list take(self)
 
 
+cdef class RoutingGuard:
+    cdef readonly bint is_active
+
+
 cdef inline bint is_closed(SinkSubscription sub) noexcept:
     return sub.entry.flags & SUBSCRIPTION_CLOSED != 0

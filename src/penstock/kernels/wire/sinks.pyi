@@ -44,3 +44,18 @@ class DirtyList:
     def __len__(self) -> int: ...
     def take(self) -> list[Any]:
         """The objects marked since the last take, in that order."""
+
+class RoutingGuard:
+    """Held while kernels send from buffers and blocks: changing those would leave dangling pointers.
+
+    What is sent can lead back to who sends: a message may be delivered to an API subject, and the reply
+    subject of a pub ack may be one. Such requests wait for the next tick. Everything that changes streams
+    calls require_idle(), so that a caller that does not wait gets an exception, and not freed memory.
+    """
+
+    @property
+    def is_active(self) -> bool: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+    def require_idle(self) -> None:
+        """Raises RuntimeError while messages are sent."""

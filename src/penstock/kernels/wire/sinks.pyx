@@ -164,3 +164,18 @@ cdef class DirtyList:
         cdef list taken = self.items
         self.items = []
         return taken
+
+
+cdef class RoutingGuard:
+    """See sinks.pyi. Compiled, because every tick enters it."""
+
+    def __enter__(self):
+        self.require_idle()
+        self.is_active = True
+
+    def __exit__(self, *_):
+        self.is_active = False
+
+    def require_idle(self):
+        if self.is_active:
+            raise RuntimeError("streams cannot change while their messages are sent: defer the work to the next tick")

@@ -269,9 +269,7 @@ class Simulator:
         if not self._is_open:
             self._was_faulty = False
         self._tick()
-        while (
-            commit.in_flight or deferrals.has_ready or self.engine.slices or (self._is_open and self._awake)
-        ):
+        while commit.in_flight or deferrals.ready or self.engine.slices or (self._is_open and self._awake):
             self._is_open = True
             if not whole and self.disk.random.random() < 0.25:
                 return
