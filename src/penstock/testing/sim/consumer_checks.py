@@ -292,8 +292,7 @@ class ConsumerRecord:
                 f"says {state.delivered_consumer}",
             )
         pending = {seq for seq, _, _, _ in state.pending()}
-        if power:
-            self.note_restored(consumer, record)
+        self.note_restored(consumer, record)
         if self.policy == "explicit":
             for seq in pending:
                 if seq in self.settled and seq in record.live:
@@ -312,7 +311,8 @@ class ConsumerRecord:
         self.adopt(consumer)
 
     def note_restored(self, consumer: ConsumerReplica, record: StreamRecord) -> None:
-        """Handles messages whose removal was lost: the consumer's state may have been written since."""
+        """Handles messages whose removal was lost with the power, or was refused by the disk: the consumer's
+        state may have been written since."""
         state = consumer.state
         back = (self.passed | record.came_back) - {seq for seq, _, _, _ in state.pending()}
         self.passed = {one for one in back if one <= state.delivered_stream}
