@@ -12,7 +12,7 @@ from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ApiConsumerConfig
-from penstock.store import blocks, recovery
+from penstock.store import block_reading, blocks, recovery
 from penstock.store.files import write_atomically
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.simulation.stream_bugs import removals_before_what_they_rest_on
@@ -88,11 +88,11 @@ def rewrite_forgotten_while_written(patch: pytest.MonkeyPatch) -> None:
 def damaged_head_stops_the_reader(patch: pytest.MonkeyPatch) -> None:
     """A changed bit in the head of a closed block's file raises instead of losing the block's messages."""
 
-    def load(files: blocks.BlockFiles, number: int, size: int) -> memoryview:
+    def load(files: block_reading.BlockReader, number: int, size: int) -> memoryview:
         data = files.read(number)
         return memoryview(bytes(data).ljust(size, b"\0"))
 
-    patch.setattr(blocks.BlockFiles, "load", load)
+    patch.setattr(block_reading.BlockReader, "load", load)
 
 
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [

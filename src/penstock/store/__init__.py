@@ -7,10 +7,12 @@ Read first `interface.py`: the contracts of a store, which `jetstream` depends o
     memory.py            stores in memory
     file.py, streamfiles.py, files.py
                          stores in a directory: creating, opening, removing; atomic writes of small files
-    blocks.py            a stream's messages: append, write, sync, seal, compact, remove
+    block_reading.py     reads the files of a stream's messages
+    blocks.py            writes them: append, write, sync, seal, compact, remove
     recovery.py          opens blocks and indexes after a crash
     journal.py           a consumer's state: a snapshot with a journal
     envelope.py, keys.py encryption and compression of files; the store's key
+    erasures.py          securely removed messages, whose bytes are overwritten once their removal is synced
     executor.py          syncs and other slow disk work, inline or in threads
     disk.py              all system calls on files; the simulation replaces it
     overlay.py           a disk whose changes stay in memory, to try a recovery

@@ -1,4 +1,4 @@
-"""The block files of one stream: writes what is new in the log, and loads closed blocks.
+"""The block files of one stream: writes what is new in the log.
 
 `<number>.blk` contains a block's records and is append-only, except that a secure removal overwrites a record
 with a tombstone of the same size. `<number>.idx` contains what recovery needs of a closed block. A missing
@@ -23,10 +23,7 @@ files of a job in flight. After close(), jobs in flight change no more names.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,11 +31,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock import faults
-from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
+from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.log.compaction import compact, rewrite_block
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.store.disk import Disk, RecordReads
+from penstock.store.block_reading import (
+    FILE_HEAD_BYTES,
+    BlockReader,
+    block_path,
+    fingerprint,
+    index_path,
+    is_self_contained,
+    map_file,
+)
+from penstock.store.disk import Disk
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.erasures import Covered, Erasures, Patch, find_records, notes_end, sequence_of
 from penstock.store.executor import drain
@@ -53,72 +59,6 @@ keep up with any writer, and they delay a write by a few milliseconds at most.""
 CLOSING_MAX = 8
 """Closed blocks waiting to be finalised (indexed, compressed, evicted) before write() waits for the
 executor."""
-
-SECTOR = 4096
-"""Bytes read at once from a file that cannot be read as a whole."""
-
-REFUSED_MAX = 64
-"""Unreadable sectors before the whole file counts as unreadable: each may cost the disk seconds."""
-
-_TAIL = struct.Struct("<Q")
-
-_FILE_HEAD_BYTES = 8  # enough to see whether a file is an envelope
-
-
-def block_path(directory: Path, number: int) -> Path:
-    """The file of a block's records."""
-    return directory / f"{number}.blk"
-
-
-def index_path(directory: Path, number: int) -> Path:
-    """The file of a block's index."""
-    return directory / f"{number}.idx"
-
-
-def map_file(disk: Disk, path: Path) -> memoryview:
-    """Maps a file's bytes. Raises StoreCorruptError when it cannot be read."""
-    try:
-        return disk.map(path)
-    except OSError as error:
-        raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
-
-
-def read_readable_sectors(disk: Disk, path: Path) -> memoryview:
-    """Reads a file sector by sector, with zeros for unreadable sectors. Raises StoreCorruptError when there
-    is no such file or more than REFUSED_MAX sectors are unreadable."""
-    try:
-        size = disk.size(path)
-    except OSError as error:
-        raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
-    data = bytearray(size)
-    refused = 0
-    for at in range(0, size, SECTOR):
-        try:
-            piece = disk.read_at(path, at, SECTOR)
-        except OSError as error:
-            refused += 1
-            logger.error("%s: cannot read bytes %d to %d: %s", path, at, at + SECTOR, error.strerror)
-            if refused > REFUSED_MAX:
-                raise StoreCorruptError(f"cannot read it: {error.strerror}", path=str(path)) from error
-        else:
-            data[at : at + len(piece)] = piece
-    return memoryview(data)
-
-
-def fingerprint(disk: Disk, path: Path) -> tuple[int, int]:
-    """Size and last 8 bytes of a block file, which tie an index to it. Raises OSError."""
-    size = disk.size(path)
-    tail = disk.read_at(path, max(size - 8, 0), 8)
-    return size, _TAIL.unpack(tail.ljust(8, b"\0"))[0]
-
-
-def is_self_contained(number: int, data: memoryview) -> bool:
-    """Whether a closed block's bytes alone, without its index, describe everything the block contains."""
-    block = MessageBlock(number, 1)
-    block.closed = True
-    bad = block.scan(data, copy=False)
-    block.release_borrowed()
-    return bad is None and not block.skipped_offsets
 
 
 def write_index(
@@ -155,8 +95,9 @@ class BlockFiles:
     """Writes and reads one stream's block files. `compress`: whether blocks that close from now on are
     compressed."""
 
-    def __init__(self, directory: Path, files: OpenFiles) -> None:
+    def __init__(self, directory: Path, files: OpenFiles, reader: BlockReader) -> None:
         self.compress = False
+        self._reader = reader
         self._directory = directory
         self._files = files
         self._disk = files.disk
@@ -183,73 +124,10 @@ class BlockFiles:
         self._compactions_left = 0
         self._removals = 0  # removals in slices that have begun and not ended
         self._appended: dict[int, AppendedFile] = {}  # encrypted blocks that may still grow
-        # Paths (os.fsencode()) of closed block files found neither encrypted nor compressed. A stale entry is
-        # harmless: the bytes read are then no valid record, and the whole block is loaded instead.
-        self._plain: dict[int, bytes] = {}
         # The path of the block written last, usually also the next one: building and hashing a Path took half
         # the time of a small write.
         self._written_number = -1
         self._written_path = directory
-
-    # ------------------------------------------------------------------ reading
-
-    def load(self, number: int, size: int) -> memoryview:
-        """Returns the plain bytes of a closed block for the log, at least `size` bytes. Unreadable,
-        undecryptable and missing bytes are zeros: the log then reports which messages are lost. Raises
-        StoreCorruptError when there is no such file."""
-        path = block_path(self._directory, number)
-        file = self._stored(path)
-        try:
-            data = self._decoded(file, path)
-        except StoreError as error:
-            # Recovery accepted the block's index, so the format was known: a bit of the head has changed
-            # since. Raising here would stop the readers of the whole stream for the messages of one block.
-            logger.error("%s", error)
-            data = memoryview(b"")
-        if len(data) < size:
-            logger.error("%s: %d bytes are missing at its end", path, size - len(data))
-            data = memoryview(bytes(data) + bytes(size - len(data)))
-        return data
-
-    def read(self, number: int) -> memoryview:
-        """Returns the plain bytes of a block file, with zeros for unreadable and undecryptable bytes. Raises
-        StoreCorruptError when there is no such file or its format is unknown, StoreError when it is encrypted
-        and no key is configured."""
-        path = block_path(self._directory, number)
-        return self._decoded(self._stored(path), path)
-
-    def _stored(self, path: Path) -> memoryview:
-        try:
-            return map_file(self._disk, path)
-        except StoreCorruptError:
-            return read_readable_sectors(self._disk, path)
-
-    def _decoded(self, file: memoryview, path: Path) -> memoryview:
-        if not is_enveloped(file):
-            return file
-        decoded = self._file_cipher.decode(file, path)
-        if decoded.why is not None:
-            logger.error("%s: bad frame at byte %d (%s)", path, decoded.file_end, decoded.why)
-        return memoryview(decoded.data)
-
-    def read_ranges(self, wanted: list[tuple[int, bytes]]) -> RecordReads | None:
-        """Starts reads of single records from closed blocks, given by block number; see disk.FILE_RANGE.
-        Returns None when the blocks must be loaded instead: a file is encrypted or compressed, or the disk
-        fails, and load() reports why."""
-        plain = self._plain
-        try:
-            files = [(plain.get(number) or self._plain_path(number), ranges) for number, ranges in wanted]
-            return self._disk.read_ranges(files)
-        except OSError:
-            return None
-
-    def _plain_path(self, number: int) -> bytes:
-        """The encoded path of a block file. Raises OSError when its bytes are not the plain records."""
-        path = block_path(self._directory, number)
-        if is_enveloped(self._disk.read_at(path, 0, _FILE_HEAD_BYTES)):
-            raise OSError(errno.EINVAL, "encrypted or compressed", str(path))
-        name = self._plain[number] = os.fsencode(path)
-        return name
 
     def adopt(self, number: int) -> None:
         """Registers a block file that recovery found."""
@@ -390,7 +268,7 @@ class BlockFiles:
 
     def _job_done(self, log: StreamLog) -> None:
         """Ends the background job in flight and starts the next one."""
-        self._plain.pop(self._busy_number, None)
+        self._reader.forget(self._busy_number)
         self._busy_number = 0
         if self._in_maintenance or self._closed:
             return
@@ -601,7 +479,7 @@ class BlockFiles:
     def _forget(self, number: int) -> None:
         self._files.forget(block_path(self._directory, number))
         self._known.discard(number)
-        self._plain.pop(number, None)
+        self._reader.forget(number)
         self._index_only.discard(number)
         self._unsynced.discard(number)
         self._appended.pop(number, None)
@@ -629,7 +507,7 @@ class BlockFiles:
         rewriting: list[Patch] = []
         for number, patches in by_block.items():
             try:
-                found = find_records(self.read(number), patches)
+                found = find_records(self._reader.read(number), patches)
             except StoreError as error:
                 logger.error("%s; securely removed records may still be in it", error)
                 continue
@@ -645,7 +523,7 @@ class BlockFiles:
         """The record of the last message may be the only one with the stream's last time: a write that was
         torn lost the note of it, and its removal was not confirmed."""
         last = log.block_list()[-1].number
-        return sequence_of(patch) < log.last_seq or notes_end(self.read(last), log.last_seq)
+        return sequence_of(patch) < log.last_seq or notes_end(self._reader.read(last), log.last_seq)
 
     def _sync_for_erasures(self, log: StreamLog) -> None:
         """Syncs the tombstones of records that are to be overwritten. With a sync in flight, its end calls
@@ -693,10 +571,10 @@ class BlockFiles:
         path, index = block_path(self._directory, number), index_path(self._directory, number)
         has_index = self._disk.exists(index)
         try:
-            if has_index and not is_self_contained(number, self.read(number)):
+            if has_index and not is_self_contained(number, self._reader.read(number)):
                 self._index_only.add(number)  # its rewrite omits the records that are to be erased
                 return
-            is_whole = is_enveloped(self._disk.read_at(path, 0, _FILE_HEAD_BYTES))
+            is_whole = is_enveloped(self._disk.read_at(path, 0, FILE_HEAD_BYTES))
             plain = self._file_cipher.decode(map_file(self._disk, path), path).data if is_whole else None
         except (OSError, StoreError) as error:
             logger.error("%s: cannot be read; securely removed records may still be in it: %s", path, error)

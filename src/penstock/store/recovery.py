@@ -22,15 +22,15 @@ from pathlib import Path
 from penstock.errors import StoreCorruptError
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
-from penstock.store.blocks import (
-    BlockFiles,
+from penstock.store.block_reading import (
+    BlockReader,
     block_path,
     fingerprint,
     index_path,
     is_self_contained,
     map_file,
-    write_index,
 )
+from penstock.store.blocks import BlockFiles, write_index
 from penstock.store.disk import Disk
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, write_atomically
@@ -65,15 +65,16 @@ def recover_log(
     Raises StoreCorruptError when a file cannot be read, StoreWriteError when a bad tail cannot be cut,
     StoreError when a file is encrypted and no key is configured.
     """
-    block_files = BlockFiles(directory, files)
-    log = StreamLog(block_size, True, block_files.load, on_lost, block_files.read_ranges)
+    reader = BlockReader(directory, files)
+    block_files = BlockFiles(directory, files, reader)
+    log = StreamLog(block_size, True, reader.load, on_lost, reader.read_ranges)
     blocks: list[MessageBlock] = []
     whole: list[MessageBlock] = []
     numbers = block_numbers(files.disk, directory)
     for number in numbers:
         block = _indexed(directory, files, number)
         if files.is_to_encrypt(block_path(directory, number)):
-            if block is not None and not is_self_contained(number, block_files.read(number)):
+            if block is not None and not is_self_contained(number, reader.read(number)):
                 # Only the index finds the records behind a hole, and it fits the plain file alone: the block
                 # is encrypted by a rewrite from the log instead.
                 block_files.rewrite(number)
@@ -83,7 +84,7 @@ def recover_log(
         if block is None and number == numbers[-1]:
             block = _last_block(directory, files, block_files, number)
         if block is None:
-            block, is_whole = _scanned(directory, block_files, number)
+            block, is_whole = _scanned(directory, reader, number)
             whole += [block] if is_whole else []
         block_files.adopt(number)
         blocks.append(block)
@@ -114,11 +115,11 @@ def _indexed(directory: Path, files: OpenFiles, number: int) -> MessageBlock | N
         return None
 
 
-def _scanned(directory: Path, block_files: BlockFiles, number: int) -> tuple[MessageBlock, bool]:
+def _scanned(directory: Path, reader: BlockReader, number: int) -> tuple[MessageBlock, bool]:
     """Reads a closed block by scanning its records. Returns it, without its bytes, and whether all of it was
     readable."""
     path = block_path(directory, number)
-    data = block_files.read(number)
+    data = reader.read(number)
     block = MessageBlock(number, 1)
     block.closed = True
     bad = block.scan(data, copy=False)

@@ -22,7 +22,7 @@ from pathlib import Path
 from penstock.errors import StoreCorruptError, StoreError, StoreFormatError
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE, StoredRecord, StreamLog
-from penstock.store.blocks import block_path, fingerprint, index_path, map_file
+from penstock.store.block_reading import block_path, fingerprint, index_path, map_file
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.envelope import is_enveloped
 from penstock.store.files import (

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from penstock.errors import StoreCorruptError
-from penstock.store.blocks import read_readable_sectors
+from penstock.store.block_reading import read_readable_sectors
 from penstock.store.disk import LOCAL_DISK, populate
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
