@@ -311,8 +311,8 @@ class ConsumerRecord:
         self.adopt(consumer)
 
     def note_restored(self, consumer: ConsumerReplica, record: StreamRecord) -> None:
-        """Handles messages whose removal was lost with the power, or was refused by the disk: the consumer's
-        state may have been written since."""
+        """Handles messages whose removal a power failure or a failing disk revoked: the consumer's state may
+        have been written since."""
         state = consumer.state
         back = (self.passed | record.came_back) - {seq for seq, _, _, _ in state.pending()}
         self.passed = {one for one in back if one <= state.delivered_stream}
