@@ -488,9 +488,9 @@ class BlockFiles:
         for number in numbers:
             path = block_path(self._directory, number)
             try:
-                with self._permit:
+                with self._permit.entered():
                     self._disk.unlink(index_path(self._directory, number))
-                with self._permit:
+                with self._permit.entered():
                     self._disk.unlink(path)
             except OSError as error:
                 raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error

@@ -83,14 +83,14 @@ class Permit:
         with self._lock:
             self.is_revoked = True
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self.is_revoked:
-            self._lock.release()
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Around the change of a name. Whatever raises, the lock is released: revoke() runs in the event
+        loop's thread. Raises FileNotFoundError after revoke()."""
+        with self._lock:
+            if self.is_revoked:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            yield
 
 
 def write_atomically(
@@ -108,9 +108,9 @@ def write_atomically(
     `permit`: of background work.
     """
     temporary = path.with_name(path.name + ".new")
-    permitted = permit or contextlib.nullcontext()
+    permitted = contextlib.nullcontext if permit is None else permit.entered
     try:
-        with permitted:
+        with permitted():
             fd = disk.open(temporary, truncate=True)
         try:
             written = 0
@@ -122,10 +122,10 @@ def write_atomically(
                 disk.sync(fd)
         finally:
             disk.close(fd)
-        with permitted:
+        with permitted():
             disk.rename(temporary, path)
     except OSError as error:
-        with contextlib.suppress(OSError), permitted:  # the next start removes it
+        with contextlib.suppress(OSError), permitted():  # the next start removes it
             disk.unlink(temporary)
         raise StoreWriteError(f"cannot replace the file: {error.strerror}", path=str(path)) from error
     if sync and sync_name:

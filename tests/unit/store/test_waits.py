@@ -286,3 +286,13 @@ def test_a_replacement_in_flight_ends_without_effect_when_its_permit_is_revoked(
     with pytest.raises(StoreWriteError, match="cannot replace the file"):
         write_atomically(disk, Path("/store/file"), b"late", permit=disk.permit)
     assert disk.read(Path("/store/file")) == b"the new owner's"
+
+
+def test_a_permit_is_revoked_at_once_after_a_change_of_a_name_raised() -> None:
+    permit = Permit()
+    with pytest.raises(RuntimeError, match="injected"), permit.entered():
+        raise RuntimeError("injected")
+    permit.revoke()  # runs in the event loop's thread: a lock that stays held would stop the server
+    with pytest.raises(FileNotFoundError), permit.entered():
+        pass
+    permit.revoke()
