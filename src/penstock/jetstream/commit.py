@@ -187,9 +187,10 @@ class LocalCommit:
                 self._committed(stream)
 
         # Block the stream before the sync starts: from here until done(), nothing of it may leave the server.
+        # Count it at once: what raises from here on sets the stream aside, and drop() counts it out again.
         recovered = stream.durability.sync_started()
-        self._ports.blocked(stream, True)
         self.in_flight += 1
+        self._ports.blocked(stream, True)
         self._starting = True
         try:
             stream.store.start_sync(partial(faults.contain, done, partial(self._sync_lost, stream)))

@@ -403,3 +403,25 @@ def test_a_sync_that_ends_while_messages_are_sent_is_followed_by_its_acks_in_the
     assert [json.loads(payload)["seq"] for _, _, payload in heard] == [1]
     js.engine.close()
     store.close()
+
+
+def test_a_fault_at_the_start_of_a_sync_does_not_block_requests_for_other_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    js.create("A", "a")
+    js.create("B", "b")
+    later.drain()
+
+    def fail(*args: object, **more: object) -> None:
+        raise RuntimeError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(js.engine.overflow, "bound", fail)
+        publish(js.index, b"a", b"", b"", b"one")
+        js.tick()
+    assert str(noted_faults.pop()) == "injected"
+    assert list(js.engine.offline) == ["A"] and js.engine.commit.in_flight == 0
+    assert js.api("STREAM.INFO.B")["config"]["name"] == "B"
+    js.engine.close()
+    store.close()
