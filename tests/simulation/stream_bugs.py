@@ -215,10 +215,10 @@ def forgotten_deliveries_come_back(patch: pytest.MonkeyPatch) -> None:
     """That a consumer was ahead of its stream, which power loss took messages from, is not synced."""
     reconcile = Recorder._reconcile
 
-    def unsynced(recorder: Recorder, last_seq: int) -> None:
+    def unsynced(recorder: Recorder, last_seq: int, start_seq: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(FileConsumerStore, "sync", lambda store: None)
-            reconcile(recorder, last_seq)
+            reconcile(recorder, last_seq, start_seq)
 
     patch.setattr(Recorder, "_reconcile", unsynced)
 

@@ -116,10 +116,21 @@ def test_what_was_delivered_beyond_the_end_of_a_damaged_stream_is_forgotten() ->
     consumer = bench.consumer("x", durable_name="x")
     bench.pull("x", b"5")
     state = AckState(AckPolicy.ACK_EXPLICIT)
-    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3, 1)
     assert (state.delivered_stream, state.delivered_consumer) == (3, 5)
     assert [seq for seq, _, _, _ in state.pending()] == [1, 2, 3]
     assert state.delivered(4, 1) == 6
+
+
+def test_a_consumer_stays_at_its_start_when_its_stream_lost_more() -> None:
+    bench = ConsumerBench()
+    bench.store_messages("s.1", "s.2", "s.3", "s.4", "s.5")
+    consumer = bench.consumer("x", durable_name="x", deliver_policy="by_start_sequence", opt_start_seq=3)
+    bench.pull("x", b"2")
+    state = AckState(AckPolicy.ACK_EXPLICIT, 3)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(1, 3)
+    assert (state.delivered_stream, state.ack_floor_stream) == (2, 2)
+    assert state.pending() == []
 
 
 def test_what_was_forgotten_stays_forgotten_when_power_fails_again() -> None:
@@ -130,11 +141,11 @@ def test_what_was_forgotten_stays_forgotten_when_power_fails_again() -> None:
     bench.pull("x", b"5")
     consumer.store.sync()
     state = AckState(AckPolicy.ACK_EXPLICIT)
-    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3, 1)
     disk.lose_power(all_of_it=True)
     stream = FileStore("/store", disk=disk).account("$G").open_stream("S")
     found = AckState(AckPolicy.ACK_EXPLICIT)
-    consumer_state.Recorder(stream.open_consumer("x"), found, 1 << 16).recover(5)
+    consumer_state.Recorder(stream.open_consumer("x"), found, 1 << 16).recover(5, 1)
     assert [seq for seq, _, _, _ in found.pending()] == [1, 2, 3]
 
 
@@ -168,4 +179,4 @@ def test_a_state_that_can_not_be_read_is_an_error_not_a_guess() -> None:
     consumer.store.append(b"Z nonsense")
     state = AckState(AckPolicy.ACK_EXPLICIT)
     with pytest.raises(StoreCorruptError, match="the state of consumer x cannot be read"):
-        consumer_state.Recorder(consumer.store, state, 1 << 16).recover(0)
+        consumer_state.Recorder(consumer.store, state, 1 << 16).recover(0, 1)

@@ -61,6 +61,25 @@ def test_a_work_queue_keeps_what_a_source_never_takes() -> None:
     assert payloads(js, "S") == [b"2", b"3"] and payloads(js, "O") == [b"0", b"1"]
 
 
+def test_a_work_queue_that_lost_its_end_keeps_what_a_source_never_takes() -> None:
+    disk = SimDisk(Random(1))
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"))
+    js.create("O", "o", retention="workqueue")
+    js.create("S", "s", sources=[{"name": "O", "opt_start_seq": 2}])
+    for n in range(2):
+        js.request("o", b"%d" % n)
+    settle(js)
+    disk.root.sync_all()
+    fd = disk.open(Path("/store/jetstream/%24G/streams/O/msgs/1.blk"), truncate=True)
+    disk.sync(fd)  # a power failure cut the block before its first message
+    disk.restart()
+    again = EngineHarness(FileStore("/store", disk=disk).account("$G"))
+    assert again.state("O")["last_seq"] == 0 and payloads(again, "S") == [b"1"]
+    again.request("o", b"2")
+    settle(again)
+    assert payloads(again, "O") == [b"2"]
+
+
 def test_nothing_waits_for_a_stream_that_a_restart_forgot(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))

@@ -119,7 +119,7 @@ class ConsumerReplica:
         policy = KernelPolicy.ACK_NONE if self.is_driven else KERNEL_POLICY[config.ack_policy]
         self.state = AckState(policy, meta.start_seq)
         self._recorder = Recorder(store, self.state, engine.config.journal_min_bytes)
-        self._recorder.recover(stream.log.last_seq)
+        self._recorder.recover(stream.log.last_seq, meta.start_seq)
         prefix = f"{stream.name}.{self.name}.".encode()
         filters = [one.encode() for one in rules.filters_of(config)]
         position = max(meta.start_seq, self.state.delivered_stream + 1)

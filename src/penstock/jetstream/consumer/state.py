@@ -64,11 +64,13 @@ class Recorder:
         self._snapshot_at = self._journal_min_bytes = journal_min_bytes
         self.is_behind = False  # the last write failed: the store buffers changes that are not written
 
-    def recover(self, last_seq: int) -> None:
+    def recover(self, last_seq: int, start_seq: int) -> None:
         """Restores the state from the store. Raises StoreCorruptError when it is invalid.
 
         last_seq: of the stream. After a power failure the stream may end before the journal does. Deliveries
-        beyond its end are then dropped: their sequences will belong to other messages.
+        beyond its end are then dropped: their sequences will belong to other messages. start_seq: the
+        consumer's first sequence. The position stays at or after it, because a work queue keeps what precedes
+        it.
         """
         snapshot, entries = self._store.load()
         try:
@@ -77,21 +79,21 @@ class Recorder:
             for entry in entries:
                 self._state.replay(entry)
             if entries or snapshot is not None:
-                self._reconcile(last_seq)
+                self._reconcile(last_seq, start_seq)
         except ValueError as error:
             raise StoreCorruptError(
                 f"the state of consumer {self._store.name} cannot be read: {error}"
             ) from error
 
-    def _reconcile(self, last_seq: int) -> None:
-        delivered = self._state.delivered_stream
-        if delivered <= last_seq:
+    def _reconcile(self, last_seq: int, start_seq: int) -> None:
+        delivered, position = self._state.delivered_stream, max(last_seq, start_seq - 1)
+        if delivered <= position:
             return
         log.warning(
             "consumer %s delivered up to sequence %d, but its stream ends at %d: it continues from there",
             self._store.name, delivered, last_seq,
         )  # fmt: skip
-        self._state.truncate(last_seq)
+        self._state.truncate(position)
         self._store.snapshot(self._state.snapshot())
         # Without the sync, another power failure could restore the dropped deliveries, for other messages.
         self._store.sync()
