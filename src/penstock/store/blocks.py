@@ -91,6 +91,18 @@ class _Sync(NamedTuple):
     erasures: Covered
 
 
+class _SyncInFlight:
+    """A sync in the background. end: called with its error or None, in the order of the starts."""
+
+    __slots__ = ("end", "failure", "is_done", "numbers")
+
+    def __init__(self, numbers: set[int], end: Callable[[StoreWriteError | None], object]) -> None:
+        self.numbers = numbers
+        self.end = end
+        self.failure: StoreWriteError | None = None
+        self.is_done = False
+
+
 class BlockFiles:
     """Writes and reads one stream's block files. `compress`: whether blocks that close from now on are
     compressed."""
@@ -105,7 +117,8 @@ class BlockFiles:
         self._unsynced: set[int] = set()  # blocks written since the last sync
         self._was_clean = False  # everything was on disk when the last write began
         self._in_order = False  # this write syncs each file before it writes the next one
-        self._in_flight: list[_Sync] = []  # syncs
+        self._in_flight: list[_SyncInFlight] = []  # in the order of their starts
+        self._sync_failure: StoreWriteError | None = None  # of the last one that failed; see sync()
         self._syncing: set[int] = set()  # blocks covered by them
         self._names_changed = False
         self._known: set[int] = set()  # blocks that have a file
@@ -639,10 +652,15 @@ class BlockFiles:
     def sync(self) -> None:
         """Syncs everything written, and overwrites what was removed securely. Raises StoreWriteError.
 
-        Waits for this stream's syncs in flight: if one fails, what it covered is written again, and only then
-        does a sync of it say anything. Jobs in flight sync what they write themselves.
+        Waits for this stream's syncs in flight, and fails if one of them fails: what it covered is to be
+        written again, and only then does a sync of it say anything. Jobs in flight sync what they write
+        themselves.
         """
+        self._sync_failure = None
         drain(self._files.executor, self._syncs)
+        if self._sync_failure is not None:
+            # The system may have dropped what it covered, and would report success from now on.
+            raise self._sync_failure
         self._sync_now()
         if self._erasures.ready:
             self._erase()
@@ -674,11 +692,12 @@ class BlockFiles:
         """Starts a sync in the background, together with other files (`also`) and directories (`names`). At
         its end it calls `on_end`, then `done`, each with the error or None.
 
+        A success means that everything written before the start is on disk. What a sync in flight covers is
+        not covered again, so this one ends after all that are in flight, and fails if one of them fails.
+
         Calls `done` even when the bookkeeping before it raises: acks wait for it.
         """
         sync = self._begin_sync()
-        self._in_flight.append(sync)
-        self._syncing |= sync.numbers
 
         def work() -> None:
             sync_files(self._disk, also)
@@ -689,16 +708,15 @@ class BlockFiles:
         def note_end(failure: StoreWriteError | None) -> None:
             if self._closed:
                 return  # the files may be those of another stream of this name
-            self._in_flight = [one for one in self._in_flight if one is not sync]
             self._syncing = set().union(*(one.numbers for one in self._in_flight))
             if failure is None:
                 self._erasures.sync_succeeded(sync.erasures)
             else:
+                self._sync_failure = failure
                 self._sync_failed(sync)
                 self._write_again(log, sync.numbers)
 
-        def finish(_: None, error: StoreError | OSError | None) -> None:
-            failure = None if error is None else StoreWriteError(str(error))
+        def end(failure: StoreWriteError | None) -> None:
             for step in (note_end, on_end):
                 # An exception in the bookkeeping must not keep `done` from running: the stream's acks would
                 # wait forever.
@@ -710,7 +728,30 @@ class BlockFiles:
             if failure is None:
                 self._sync_for_erasures(log)
 
+        flight = _SyncInFlight(sync.numbers, end)
+        self._in_flight.append(flight)
+        self._syncing |= sync.numbers
+
+        def finish(_: None, error: StoreError | OSError | None) -> None:
+            flight.is_done = True
+            if error is not None:
+                flight.failure = StoreWriteError(str(error))
+            self._end_syncs()
+
         self._files.executor.run(work, finish, self._syncs)
+
+    def _end_syncs(self) -> None:
+        """Ends the syncs that are done and follow no other one that is in flight."""
+        if not self._in_flight or not self._in_flight[0].is_done:
+            return
+        first = self._in_flight.pop(0)
+        if first.failure is not None:
+            for later in self._in_flight:
+                later.failure = first.failure
+        try:
+            first.end(first.failure)
+        finally:
+            self._end_syncs()
 
     def _bookkeeping_failed(self, error: Exception, *_: object) -> None:
         faults.note(f"end of a sync of {self._directory}", error)

@@ -14,11 +14,12 @@ import pytest
 from penstock.errors import StoreWriteError
 from penstock.kernels.log.records import Corrupt, RecordReader
 from penstock.server.disk_executor import LoopExecutor
-from penstock.store.executor import InlineExecutor
+from penstock.store.executor import DiskExecutor, InlineExecutor
 from penstock.store.file import FileStore
 from penstock.store.files import Permit, write_atomically
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.sim_disk import SimDisk
+from penstock.testing.sim.sim_executor import SimExecutor
 from tests.support.simdisks import FailingDisk
 
 MSGS = Path("/store/jetstream/%24G/streams/S/msgs")
@@ -43,7 +44,7 @@ class Hanging:
             InlineExecutor().run(*self.waiting.pop(0))
 
 
-def opened(disk: SimDisk, background: Hanging | None = None, *, block_size: int = 4000) -> FileStore:
+def opened(disk: SimDisk, background: DiskExecutor | None = None, *, block_size: int = 4000) -> FileStore:
     return FileStore("/store", disk=disk, block_size=block_size, executor=background)
 
 
@@ -131,6 +132,63 @@ def test_a_failed_sync_leaves_the_record_for_the_next_one() -> None:
     stream.write()
     background.finish()
     assert stored(disk) == [1, 3]
+
+
+def removed_and_synced(
+    disk: SimDisk, background: Hanging
+) -> tuple[StreamStore, list[StoreWriteError | None]]:
+    """A removal starts a sync, which covers a message that the same write wrote. The sync that the writer of
+    the message starts then finds nothing left to cover. Returns the results of the latter."""
+    stream = filled(opened(disk, background))
+    stream.sync()
+    stream.log.remove(2, secure=True)
+    stream.log.append(b"S", b"", b"4", 4)
+    stream.write()
+    results: list[StoreWriteError | None] = []
+    stream.start_sync(results.append)
+    assert len(background.waiting) == 2
+    return stream, results
+
+
+def test_a_sync_ends_after_those_that_were_in_flight_at_its_start() -> None:
+    disk, background = SimDisk(Random(1)), Hanging()
+    _, results = removed_and_synced(disk, background)
+    InlineExecutor().run(*background.waiting.pop())  # the second thread is faster
+    assert results == []
+    background.finish()
+    assert results == [None]
+    disk.lose_power(all_of_it=True)
+    assert opened(disk).account("$G").open_stream("S").log.last_seq == 4
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_sync_fails_with_one_that_was_in_flight_at_its_start(first: int) -> None:
+    disk, background = FailingDisk(Random(1)), Hanging()
+    stream, results = removed_and_synced(disk, background)
+    works = [background.waiting.pop(0), background.waiting.pop(0)]
+    if first == 1:
+        InlineExecutor().run(*works.pop())
+    disk.fails_at = "sync"
+    InlineExecutor().run(*works.pop(0))
+    for work in works:
+        InlineExecutor().run(*work)
+    assert [str(error) for error in results] == [f"{MSGS}/erasing: cannot sync: Input/output error"]
+    stream.write()
+    stream.start_sync(results.append)
+    background.finish()
+    assert results[1:] == [None] and stored(disk) == [1, 3, 4]
+
+
+def test_a_sync_that_waits_for_a_failing_one_fails() -> None:
+    disk = FailingDisk(Random(1))
+    stream = filled(opened(disk, executor := SimExecutor()))
+    stream.start_sync(lambda error: None)
+    disk.fails_at = "sync"
+    with pytest.raises(StoreWriteError, match="cannot sync"):
+        stream.sync()
+    assert executor.is_idle
+    stream.write()
+    stream.sync()
 
 
 @pytest.mark.parametrize("power", [False, True])
