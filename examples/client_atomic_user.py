@@ -56,7 +56,7 @@ async def main(url: str) -> None:
             try:
                 await move(js, "joe", HOME, last_change=first)  # made from what is no longer true
             except WrongLastSequenceError:
-                print("refused: somebody was faster")
+                print("refused: another client was faster")
             print(f"nothing of it is stored: {await read(stream, 'joe') == AWAY}")
         finally:
             await js.delete_stream(STREAM)

@@ -12,7 +12,7 @@ An embedded penstock server keeps streams in files. Then, one after the other:
                 stream as one table
     chart       of both
 
-All of it is held against what pandas computes from the original table. Exit code 1 when a single row or
+All of it is compared with what pandas computes from the original table. Exit code 1 when a single row or
 figure differs.
 """
 

@@ -48,7 +48,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class RecordingOwner:
-    """A ConnectionOwner that writes down what it is told."""
+    """A ConnectionOwner that records its calls."""
 
     def __init__(self) -> None:
         self.messages: list[RawMessage] = []

@@ -12,39 +12,53 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Never, Unpack
+from typing import Any, ClassVar, Never, Self, Unpack
 
 from penstock.client import keywords
-from penstock.client.client_session import FLUSH_BYTES, ClientSession, ClientState
+from penstock.client.client_session import FLUSH_BYTES, ClientSession, ClientState, ClientStats
 from penstock.client.info import ServerInfo
 from penstock.client.jetstream import JetStream
 from penstock.client.message import HeadersLike, Msg, Payload, encode_headers, encode_payload
 from penstock.client.options import DEFAULT_SERVER, ConnectOptions, Options
-from penstock.client.requests import is_no_responders
+from penstock.client.request_many import Sentinel, gather, is_empty
+from penstock.client.service_endpoints import Service, StatsHandler
+from penstock.client.service_records import DEFAULT_PREFIX, DEFAULT_QUEUE
+from penstock.client.services import Services
 from penstock.client.subscription import MessageCallback, Subscription
 from penstock.errors import (
     DisconnectedError,
     InvalidSubjectError,
     MisuseError,
-    NoRespondersError,
     RequestTimeoutError,
 )
+from penstock.kernels.wire.output import encode_known_pub
 
 
-class Client:
+class Client(keywords.NatsPyNames):
     """A NATS client, created by `penstock.client.connect`. It belongs to the event loop it was created in."""
 
+    nats_py_names = keywords.CLIENT
+    _session_type: ClassVar[type[ClientSession]] = ClientSession
+
     def __init__(self, servers: str | Iterable[str], options: Options) -> None:
-        self._session = ClientSession(self, servers, options)
+        self._session = self._session_type(self, servers, options)
 
     @classmethod
-    async def open(cls, servers: str | Iterable[str], options: Options) -> Client:
-        """Connect and return the client. Users call `connect`."""
+    async def open(cls, servers: str | Iterable[str], options: Options) -> Self:
+        """Connect and return the client; internal. Users call `connect`."""
         client = cls(servers, options)
-        await client._session.connect()
+        await client._connect()
         return client
+
+    async def _connect(self) -> None:
+        try:
+            await self._session.connect()
+        except BaseException as error:
+            # Cancelled, or an error of the program: what the caller never got needs no close().
+            self._session.finish(error if isinstance(error, Exception) else None)
+            raise
 
     def __del__(self) -> None:
         session = getattr(self, "_session", None)  # absent when __init__ raised
@@ -103,6 +117,40 @@ class Client:
         return str(connection.url) if connection is not None else None
 
     @property
+    def servers(self) -> list[str]:
+        """URLs of all servers in the pool, in the order they are tried, without credentials."""
+        return [str(server.url) for server in self._session.connector.pool.servers]
+
+    @property
+    def discovered_servers(self) -> list[str]:
+        """Those of `servers` that the cluster announced."""
+        return [str(server.url) for server in self._session.connector.pool.servers if server.discovered]
+
+    def add_servers(self, *servers: str) -> None:
+        """Add servers to the pool. Raises MisuseError for an invalid URL, ConnectionClosedError."""
+        self._session.check_open()
+        self._session.connector.pool.add(servers)
+
+    def set_servers(self, servers: str | Iterable[str]) -> None:
+        """Replace the pool, discovered servers included. The current connection stays; the next one is to one
+        of these servers.
+
+        Raises MisuseError for an invalid URL or an empty list, ConnectionClosedError.
+        """
+        self._session.check_open()
+        self._session.connector.pool.replace(servers)
+
+    @property
+    def stats(self) -> ClientStats:
+        """Messages and bytes in both directions, reconnects and errors, up to now."""
+        return self._session.stats()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes in the out buffer: published and not yet written to the socket."""
+        return self._session.out.size
+
+    @property
     def max_payload(self) -> int:
         """Largest message the server accepts, headers plus payload, in bytes."""
         return self._session.max_payload
@@ -127,13 +175,23 @@ class Client:
         reconnect buffer is full.
         """
         session = self._session
-        session.send(
-            session.subjects.get(subject) or session.encode_subject(subject),
-            _encode_reply(reply) if reply else None,
-            encode_headers(headers) if headers else None,
-            payload if type(payload) is bytes else encode_payload(payload),
-        )
-        if session.out.size >= FLUSH_BYTES:
+        if session.tracing is not None:
+            headers = session.tracing.inject(headers)
+        out = session.out
+        buffered = -1
+        if not reply and not headers and session.connection is not None:
+            # What the rest does, in one call: the kernel leaves to it what is rare.
+            buffered = encode_known_pub(out, session.subjects, subject, payload, session.max_payload)
+        if buffered >= 0:
+            if not session.flush_scheduled:
+                session.schedule_flush()
+        else:
+            encoded = session.encode_subject(subject)
+            reply_bytes = _encode_reply(reply) if reply else None
+            header = encode_headers(headers) if headers else None
+            session.send(encoded, reply_bytes, header, encode_payload(payload))
+            buffered = out.size
+        if buffered >= FLUSH_BYTES:
             await session.flush_output()
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -144,11 +202,37 @@ class Client:
         """
         await self._session.flush(self.options.request_timeout if timeout is None else timeout)
 
-    async def rtt(self) -> float:
-        """Round-trip time to the server in seconds, queued after everything published before."""
+    async def rtt(self, timeout: float | None = None) -> float:
+        """Round-trip time to the server in seconds, queued after everything published before.
+
+        timeout: as for `flush`, which says what it raises.
+        """
         started = self.loop.time()
-        await self.flush()
+        await self.flush(timeout)
         return self.loop.time() - started
+
+    # --- the connection ------------------------------------------------------------------------
+
+    async def wait_connected(self, timeout: float | None = None) -> None:
+        """Wait until a connection is established, at once if there is one. timeout: seconds; None waits
+        indefinitely. Raises RequestTimeoutError, ConnectionClosedError."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._session.until_connected()
+        except TimeoutError:
+            text = f"no connection within {timeout:g} s; the latest error: {self.last_error}"
+            raise RequestTimeoutError(text, timeout_s=timeout) from None
+
+    async def force_reconnect(self) -> None:
+        """Leave the current server and connect to the next one, for example after credentials changed.
+
+        Sends what was published before, then proceeds as after a lost connection: requests in flight fail,
+        subscriptions and consumers continue on the new one. Returns at once; `wait_connected` waits. While
+        disconnected, ends the pause before the next attempt.
+
+        Raises ConnectionClosedError, ConnectionDrainingError, MisuseError if `reconnect` is False.
+        """
+        self._session.force_reconnect()
 
     # --- requests ------------------------------------------------------------------------------
 
@@ -171,12 +255,14 @@ class Client:
         subject, and what `publish` raises.
         """
         session = self._session
+        if session.tracing is not None:
+            headers = session.tracing.inject(headers)
         raw = await session.request(
             session.encode_subject(subject), encode_headers(headers), encode_payload(payload), timeout
         )
         return Msg(session, raw)
 
-    async def request_many(
+    def request_many(
         self,
         subject: str,
         payload: Payload = b"",
@@ -184,33 +270,75 @@ class Client:
         max_messages: int | None = None,
         timeout: float | None = None,
         stall: float | None = None,
+        sentinel: Sentinel | bool = False,
         headers: HeadersLike | None = None,
     ) -> AsyncIterator[Msg]:
-        """Publish one request and yield every answer (scatter-gather).
+        """Publish one request and yield every answer (scatter-gather, ADR-47).
 
-        Ends after max_messages answers, after `timeout` seconds in total (default request_timeout), or
-        `stall` seconds after the latest answer. Raises NoRespondersError if the subject has no subscriber.
+        Ends after max_messages answers, after `timeout` seconds in total (default request_timeout), `stall`
+        seconds after the latest answer, or with the sentinel, whichever is first. The first answer may take
+        the whole timeout; a stall of 0, or not below the timeout, is none.
+        sentinel: function that says whether an answer is the sentinel, which is not yielded; True: the first
+        answer without a payload.
+
+        Raises NoRespondersError if the subject has no subscriber, DisconnectedError if the connection breaks
+        meanwhile, PermissionsError, and what `publish` raises.
         """
-        end = self.loop.time() + (self.options.request_timeout if timeout is None else timeout)
-        inbox = self.new_inbox()
-        subscription = await self.subscribe(inbox)
-        try:
-            await self.publish(subject, payload, reply=inbox, headers=headers)
-            count = 0
-            while max_messages is None or count < max_messages:
-                wait = end - self.loop.time()
-                if count and stall is not None:
-                    wait = min(wait, stall)
-                try:
-                    msg = await subscription.next(max(wait, 0))
-                except RequestTimeoutError:
-                    return
-                if not count and is_no_responders(msg.raw):
-                    raise NoRespondersError(subject)
-                count += 1
-                yield msg
-        finally:
-            await subscription.unsubscribe()
+        session = self._session
+        session.check_open()
+        if session.tracing is not None:
+            headers = session.tracing.inject(headers)
+        limit = self.options.request_timeout if timeout is None else timeout
+        return gather(
+            session,
+            subject,
+            encode_headers(headers),
+            encode_payload(payload),
+            max_messages=max_messages,
+            timeout_s=limit,
+            stall_s=stall if stall is not None and 0 < stall < limit else None,
+            sentinel=is_empty if sentinel is True else sentinel or None,
+        )
+
+    # --- services ------------------------------------------------------------------------------
+
+    async def add_service(
+        self,
+        name: str,
+        version: str,
+        *,
+        description: str = "",
+        metadata: Mapping[str, str] | None = None,
+        queue: str = DEFAULT_QUEUE,
+        stats_handler: StatsHandler | None = None,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> Service:
+        """Start a service (ADR-32), to which endpoints are added: see `Service`.
+
+            async with await client.add_service("orders", "1.0.0") as orders: ...
+
+        name: shared by all instances; letters, digits, dash, underscore. version: a semantic version.
+        description, metadata: shown by INFO. queue: queue group of its endpoints, "" for none.
+        stats_handler: gets an EndpointStats, returns its `data` (anything that JSON can hold).
+        prefix: of the subjects of PING, INFO and STATS.
+
+        It can be discovered once the server knows it, as with `subscribe`. Raises InvalidSubjectError,
+        MisuseError, ConnectionClosedError, ConnectionDrainingError.
+        """
+        return Service(
+            self._session,
+            name,
+            version,
+            description=description,
+            metadata=metadata,
+            queue=queue,
+            stats_handler=stats_handler,
+            prefix=prefix,
+        )
+
+    def services(self, *, prefix: str = DEFAULT_PREFIX) -> Services:
+        """Discover services and send requests to them: see `Services`."""
+        return Services(self, prefix)
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -263,13 +391,13 @@ class Client:
 
     # --- ending --------------------------------------------------------------------------------
 
-    async def drain(self) -> None:
-        """Close gracefully: unsubscribe, let received messages be processed (up to `drain_timeout`), flush
-        and close.
+    async def drain(self, timeout: float | None = None) -> None:
+        """Close gracefully: unsubscribe, let received messages be processed, flush and close.
 
+        timeout: seconds for that, default `drain_timeout`; on_error gets a RequestTimeoutError after it.
         Iterated subscriptions must be read by another task meanwhile. No effect on a closed client.
         """
-        await self._session.drain()
+        await self._session.drain(timeout)
 
     async def close(self) -> None:
         """Flush published messages and close. Iterators end; waiting calls raise ConnectionClosedError.
@@ -341,7 +469,8 @@ def connect(servers: str | Iterable[str] = DEFAULT_SERVER, **options: Unpack[Con
     servers: a URL, several separated by commas, or a list. options: see `Options`.
 
     Raises MisuseError for an invalid URL or option, TypeError for an unknown option. When awaited, raises
-    NoServersError if no server is reachable and AuthorizationError if all reject the credentials.
+    NoServersError if no server is reachable (not with `retry_on_failed_connect`) and AuthorizationError if
+    all reject the credentials.
     """
     known = ConnectOptions.__annotations__
     unknown = [name for name in options if name not in known]

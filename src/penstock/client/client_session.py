@@ -19,35 +19,34 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import random
 import re
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.connection import Connection, error_of_text, open_connection
+from penstock.client.connection import Connection, error_of_text
 from penstock.client.connection_listener import ConnectionListener
-from penstock.client.credentials import load
-from penstock.client.info import ConnectRequest, ServerInfo
+from penstock.client.connector import Connector
+from penstock.client.info import ServerInfo
 from penstock.client.message import Msg, RawMessage
 from penstock.client.options import Options
 from penstock.client.requests import RequestTable, new_nuid
-from penstock.client.servers import PoolServer, ServerPool, ServerUrl
 from penstock.client.subscription import Receiver, Subscription
 from penstock.errors import (
-    AuthorizationError,
     ClientError,
     ConnectionClosedError,
     ConnectionDrainingError,
     DisconnectedError,
     InvalidSubjectError,
     MaxPayloadError,
-    NoServersError,
+    MisuseError,
     PermissionsError,
     ProtocolError,
     RequestTimeoutError,
 )
-from penstock.kernels.wire.output import OutBuffer, encode_pub, encode_sub, encode_unsub
+from penstock.kernels.wire.output import OutBuffer, PublishBuffer, encode_pub, encode_sub, encode_unsub
 from penstock.protocol.subjects import check_filter, check_subject, is_valid_queue
 
 if TYPE_CHECKING:
@@ -60,9 +59,25 @@ FLUSH_BYTES = 128 * 1024
 # Size of the cache of validated, encoded subjects; it is cleared when full.
 SUBJECT_CACHE_MAX = 4096
 CLOSE_FLUSH_TIMEOUT_S = 2.0
-AUTH_FAILURES_MAX = 2
-SHORT_LIVED_S = 1.0
+_SID = itemgetter(0)
 _PERMISSIONS = re.compile(r'permissions violation for (publish|subscription)[^"]*"([^"]*)"', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """Counts of one client since it was created; bytes are those of headers and payloads.
+
+    Messages count as sent when they are in the out buffer, and as received when they are read from the
+    socket, whatever becomes of them afterwards.
+    """
+
+    in_messages: int
+    in_bytes: int
+    out_messages: int
+    out_bytes: int
+    reconnects: int
+    errors: int
+    """Asynchronous errors, those that `on_error` gets."""
 
 
 class ClientState(Enum):
@@ -90,31 +105,50 @@ class ClientSession:
     def __init__(self, client: Client, servers: str | Iterable[str], options: Options) -> None:
         self.client = client  # argument of event callbacks
         self.options = options
+        self.tracing = options.tracing
         self.loop = asyncio.get_running_loop()
         self.last_error: Exception | None = None
-        self.max_payload = 0
+        self.max_payload = ServerInfo().max_payload  # the servers' default until the first INFO
         self.connection: Connection | None = None
         self.state = ClientState.CONNECTING
         self.subjects: dict[str, bytes] = {}
-        self.out = OutBuffer()
+        self.out = PublishBuffer()
         self.read_at = 0.0  # loop time of the latest read with messages; one clock reading per batch
-        self._pool = ServerPool(servers, randomize=options.randomize)
-        self._server: PoolServer | None = None
-        self._flush_scheduled = False
+        self.connector = Connector(self, servers)
+        self.flush_scheduled = False
         self._subscriptions: dict[int, Subscription] = {}
         self._last_sid = 0
         self._requests = RequestTable(self)
         self._listeners: set[ConnectionListener] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._connected_at = 0.0
         self._lost_at = 0.0
-        self._short_lives = 0  # consecutive connections that were lost within SHORT_LIVED_S
+        self._in_messages = 0  # received on earlier connections
+        self._in_bytes = 0
+        self._reconnects = 0
+        self._errors = 0
         self._connected_or_closed = asyncio.Event()
 
     @property
     def is_connected(self) -> bool:
         """Whether a connection is currently established."""
         return self.connection is not None
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a connection is wanted: the first one, or one that replaces a lost one."""
+        return self.state in (ClientState.CONNECTING, ClientState.RECONNECTING)
+
+    def stats(self) -> ClientStats:
+        """See `Client.stats`."""
+        now = self.connection.received if self.connection is not None else (0, 0)
+        return ClientStats(
+            in_messages=self._in_messages + now[0],
+            in_bytes=self._in_bytes + now[1],
+            out_messages=self.out.messages,
+            out_bytes=self.out.message_bytes,
+            reconnects=self._reconnects,
+            errors=self._errors,
+        )
 
     def _set_state(self, state: ClientState) -> None:
         assert state in _NEXT_STATES[self.state], f"{self.state} -> {state}"
@@ -145,10 +179,10 @@ class ClientSession:
             raise MaxPayloadError(size, self.max_payload)
         if self.connection is None:
             self._check_buffer(size + len(subject))
-        elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            self.loop.call_soon(self._flush)
         encode_pub(self.out, subject, reply, header, payload)
+        # After the frame is in the buffer: threads of penstock.sync publish while the event loop flushes.
+        if not self.flush_scheduled and self.connection is not None:
+            self.schedule_flush()
 
     async def publish(
         self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes
@@ -168,14 +202,14 @@ class ClientSession:
             )
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
+        self.flush_scheduled = False
         if self.connection is not None:
             self.connection.flush()
 
     def schedule_flush(self) -> None:
         """Write the out buffer in this iteration of the event loop."""
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
+        if not self.flush_scheduled:
+            self.flush_scheduled = True
             self.loop.call_soon(self._flush)
 
     async def flush_output(self) -> None:
@@ -223,10 +257,12 @@ class ClientSession:
         *,
         queue: str = "",
         receive: Receiver | None = None,
+        internal: bool = False,
         max_pending_messages: int | None = None,
         max_pending_bytes: int | None = None,
     ) -> Subscription:
-        """Register a subscription and send SUB. receive: gets raw messages instead of the queue.
+        """Register a subscription and send SUB. receive: gets raw messages instead of the queue. internal: a
+        part of the client ends it, not `drain`; with `receive` in any case.
 
         Raises InvalidSubjectError, ConnectionClosedError, ConnectionDrainingError.
         """
@@ -246,9 +282,10 @@ class ClientSession:
             max_pending_messages=max_pending_messages or options.max_pending_messages,
             max_pending_bytes=max_pending_bytes or options.max_pending_bytes,
         )
+        subscription.is_internal = internal or receive is not None
         if receive is not None:
             subscription.receive = receive
-            subscription.is_internal = True
+            subscription.receive_many = None
         self._subscriptions[subscription.sid] = subscription
         if self.connection is not None:
             self._encode_sub(self.out, subscription)
@@ -281,8 +318,9 @@ class ClientSession:
 
     # --- ending --------------------------------------------------------------------------------
 
-    async def drain(self) -> None:
+    async def drain(self, timeout: float | None = None) -> None:
         """See `Client.drain`."""
+        limit = self.options.drain_timeout if timeout is None else timeout
         if self.state is ClientState.CLOSED:
             return
         if self.state is not ClientState.CONNECTED:
@@ -293,9 +331,9 @@ class ClientSession:
         listeners = [self.spawn(listener.on_draining(), "drain") for listener in self._listeners]
         for subscription in subscriptions:
             self.send_unsub(subscription.sid, 0)
-        end = self.loop.time() + self.options.drain_timeout
+        end = self.loop.time() + limit
         try:
-            await self.flush(self.options.drain_timeout)
+            await self.flush(limit)
             for subscription in subscriptions:
                 self.forget(subscription)
                 subscription.end()
@@ -306,7 +344,6 @@ class ClientSession:
             if rest:
                 _, late = await asyncio.wait(rest, timeout=max(end - self.loop.time(), 0))
                 if late:
-                    limit = self.options.drain_timeout
                     text = f"drain: {len(late)} subscriptions were not read to their end within {limit:g} s"
                     self.report(RequestTimeoutError(text, timeout_s=limit))
         except ClientError as error:
@@ -337,6 +374,7 @@ class ClientSession:
             self.last_error = error
         connection, self.connection = self.connection, None
         if connection is not None:
+            self._count_received(connection)
             connection.close()
         self._requests.fail(lambda asked: ConnectionClosedError(f"the client closed while {asked!r} waited"))
         end = ConnectionClosedError(f"the client closed: {error}") if error is not None else None
@@ -366,6 +404,15 @@ class ClientSession:
         """ConnectionOwner: dispatch messages in order."""
         self.read_at = self.loop.time()
         subscriptions = self._subscriptions
+        # A busy subscription gets what one read brought in one call.
+        sid = batch[0][0]
+        if len(batch) > 1 and sid == batch[-1][0] and len(set(map(_SID, batch))) == 1:
+            subscription = subscriptions.get(sid)
+            if subscription is None:
+                return
+            if subscription.receive_many is not None:
+                subscription.receive_many(batch)
+                return
         for raw in batch:
             subscription = subscriptions.get(raw[0])
             if subscription is not None:
@@ -374,7 +421,7 @@ class ClientSession:
     def on_info(self, info: ServerInfo) -> None:
         """ConnectionOwner: the cluster changed, or the server enters lame duck mode."""
         self.max_payload = info.max_payload
-        if self._pool.update_discovered(info.connect_urls, self._server):
+        if self.connector.discover(info):
             self._emit(self.options.on_discovered)
         if info.ldm:
             self._emit(self.options.on_lame_duck)
@@ -400,11 +447,34 @@ class ClientSession:
 
     def on_lost(self, connection: Connection, error: Exception | None) -> None:
         """ConnectionOwner: the connection was lost; reconnect or close."""
-        if connection is not self.connection:
+        if connection is self.connection:
+            reason = error or DisconnectedError(f"the connection to {connection.url} was closed")
+            self._lose(connection, reason, forced=False)
+
+    def force_reconnect(self) -> None:
+        """See `Client.force_reconnect`."""
+        self.check_open()
+        if self.state is ClientState.DRAINING:
+            raise ConnectionDrainingError("the client is draining: it does not reconnect")
+        if not self.options.reconnect:
+            raise MisuseError("force_reconnect() needs a client with reconnect=True")
+        connection = self.connection
+        if connection is None:
+            self.connector.hurry()
             return
-        reason = error or DisconnectedError(f"the connection to {connection.url} was closed")
+        connection.flush()  # what was published before is sent on this connection
+        self._lose(connection, DisconnectedError(f"force_reconnect() left {connection.url}"), forced=True)
+        connection.close()
+
+    def _count_received(self, connection: Connection) -> None:
+        messages, size = connection.received
+        self._in_messages += messages
+        self._in_bytes += size
+
+    def _lose(self, connection: Connection, reason: Exception, *, forced: bool) -> None:
         self.connection = None
         self._connected_or_closed.clear()
+        self._count_received(connection)
         self.out.clear()  # like what is in the socket's buffer: it may or may not have arrived
         if self.state is ClientState.DRAINING or not self.options.reconnect:
             log.warning("lost the connection to %s: %s; the client is closed", connection.url, reason)
@@ -413,7 +483,8 @@ class ClientSession:
         self._set_state(ClientState.RECONNECTING)
         self.last_error = reason
         self._lost_at = self.loop.time()
-        log.warning("lost the connection to %s: %s; reconnecting", connection.url, reason)
+        level = logging.INFO if forced else logging.WARNING
+        log.log(level, "lost the connection to %s: %s; reconnecting", connection.url, reason)
 
         def lost(asked: str) -> ClientError:
             return DisconnectedError(
@@ -425,37 +496,17 @@ class ClientSession:
         for listener in list(self._listeners):
             listener.on_disconnected(reason)
         self._emit(self.options.on_disconnected, reason)
-        self.spawn(self._reconnect(), "reconnect")
+        self.spawn(self.connector.reconnect(forced=forced), "reconnect")
 
-    # --- connecting ----------------------------------------------------------------------------
+    async def connect(self) -> None:
+        """Make the first connection. Raises NoServersError, AuthorizationError."""
+        await self.connector.connect()
 
-    def _credentials(self, url: ServerUrl, pedantic: bool) -> ConnectRequest:
-        options = self.options
-        own = url.user is not None or url.token is not None
-        return ConnectRequest(
-            name=options.name,
-            echo=options.echo,
-            pedantic=pedantic,
-            tls_required=url.tls or bool(options.tls),
-            user=(url.user if own else options.user) or "",
-            password=(url.password if own else options.password) or "",
-            auth_token=(url.token if own else options.token) or "",
-        )
-
-    async def _open(self, server: PoolServer) -> None:
-        """Connect to one server and restore the subscriptions."""
-        out = OutBuffer()
-        credentials = self._credentials(server.url, self.options.pedantic)
-        prove = await load(self.options)
-        connection = await open_connection(self, server.url, self.out, self.options, credentials, prove)
-        if self.state is ClientState.CLOSED:
-            connection.close()
-            return
-        server.failures = server.auth_failures = 0
-        server.last_error = None
-        self._server = server
+    def adopt(self, connection: Connection) -> None:
+        """Use a new connection: restore the subscriptions, then send what was published meanwhile."""
+        is_first = self.state is ClientState.CONNECTING
         self.max_payload = connection.info.max_payload
-        self._pool.update_discovered(connection.info.connect_urls, server)
+        out = OutBuffer()
         for subscription in self._subscriptions.values():
             self._encode_sub(out, subscription)
             if subscription.max_messages:
@@ -464,83 +515,17 @@ class ClientSession:
         connection.write_first(out.take())
         self.connection = connection
         self._set_state(ClientState.CONNECTED)
-        self._connected_at = self.loop.time()
         self._connected_or_closed.set()
         connection.flush()
-
-    async def _try(self, server: PoolServer) -> Exception | None:
-        """One connection attempt. Returns the error, or None on success."""
-        try:
-            await self._open(server)
-            return None
-        except (OSError, ClientError, ProtocolError) as error:
-            server.failures += 1
-            refused = isinstance(error, AuthorizationError)
-            server.auth_failures = server.auth_failures + 1 if refused else 0
-            server.last_error = error
-            return error
-
-    async def connect(self) -> None:
-        """Make the first connection; each server is tried once. Raises NoServersError, AuthorizationError."""
-        attempts: list[tuple[str, str]] = []
-        errors: list[Exception] = []
-        for _ in range(len(self._pool)):
-            server = self._pool.next()
-            error = await self._try(server)
-            if error is None:
-                return
-            errors.append(error)
-            attempts.append((str(server.url), str(error)))
-        self.finish(errors[-1])
-        if all(isinstance(error, AuthorizationError) for error in errors):
-            raise errors[-1]
-        raise NoServersError("no server could be reached", attempts=attempts) from errors[-1]
-
-    async def _reconnect(self) -> None:
-        """Try the servers of the pool round-robin, with exponential, jittered pauses between rounds."""
-        wait = self.options.reconnect_wait
-        if self.loop.time() - self._connected_at < SHORT_LIVED_S:
-            # Back off from a server that accepts connections and drops them at once.
-            self._short_lives += 1
-            wait = min(wait * 2**self._short_lives, self.options.reconnect_wait_max)
-            await self._pause(wait)
-        else:
-            self._short_lives = 0
-        while self.state is ClientState.RECONNECTING:
-            server = self._pool.next()
-            round_is_over = self._pool.at_round_start
-            error = await self._try(server)
-            if error is None:
-                if not self.is_connected:  # closed meanwhile
-                    return
-                for listener in list(self._listeners):
-                    listener.on_reconnected()
-                log.info("reconnected to %s after %.1f s", server.url, self.loop.time() - self._lost_at)
-                self._emit(self.options.on_reconnected)
-                return
-            log.debug("reconnecting to %s failed: %s", server.url, error)
-            if self._is_exhausted(server):
-                if len(self._pool) == 1:
-                    attempts = [(str(server.url), str(error))]
-                    refused = isinstance(error, AuthorizationError)
-                    self.finish(
-                        error if refused else NoServersError("reconnecting failed", attempts=attempts)
-                    )
-                    return
-                self._pool.remove(server)
-            if round_is_over:
-                await self._pause(wait)
-                wait = min(wait * 2, self.options.reconnect_wait_max)
-
-    @staticmethod
-    async def _pause(wait_s: float) -> None:
-        """Sleep between half and all of `wait_s`, so that clients do not reconnect all at once."""
-        await asyncio.sleep(wait_s * (1 - random.random() / 2))
-
-    def _is_exhausted(self, server: PoolServer) -> bool:
-        limit = self.options.max_reconnects
-        refused_again = server.auth_failures >= AUTH_FAILURES_MAX
-        return refused_again or (limit is not None and server.failures >= limit)
+        # On a first connection too: with retry_on_failed_connect, consumers may have been waiting for it.
+        for listener in list(self._listeners):
+            listener.on_reconnected()
+        if is_first:
+            self._emit(self.options.on_connected)
+            return
+        self._reconnects += 1
+        log.info("reconnected to %s after %.1f s", connection.url, self.loop.time() - self._lost_at)
+        self._emit(self.options.on_reconnected)
 
     # --- tasks and events ----------------------------------------------------------------------
 
@@ -570,6 +555,7 @@ class ClientSession:
     def report(self, error: Exception) -> None:
         """Report an asynchronous error to `on_error`, or log it."""
         self.last_error = error
+        self._errors += 1
         if self.options.on_error is None:
             log.warning("%s: %s", type(error).__name__, error)
         else:
@@ -578,6 +564,7 @@ class ClientSession:
     def report_callback(self, error: Exception, msg: Msg) -> None:
         """Report an error raised by a user's message callback."""
         self.last_error = error
+        self._errors += 1
         if self.options.on_error is None:
             log.error("the callback for a message on %s raised", msg.subject, exc_info=error)
         else:

@@ -56,43 +56,73 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A stream's configuration. -1 (or 0 in a request) means "no limit"; durations in seconds."""
 
     name: str = ""
+    """Printable characters without spaces, dots, wildcards and slashes. Required."""
     description: str = ""
     subjects: list[str] = []
+    """What the stream stores: subjects and filters, which no other stream may overlap. A mirror has none."""
     retention: api.RetentionPolicy = api.RetentionPolicy.LIMITS
+    """`limits` keeps messages up to the limits; `interest` until all consumers have acked them; `workqueue`
+    until one has."""
     max_consumers: int = 0
     max_msgs: int = 0
+    """Beyond it, `discard` says what happens; likewise `max_bytes`."""
     max_bytes: int = 0
     max_age: float = 0
+    """How long messages are kept; 0: without limit."""
     max_msgs_per_subject: int = 0
     max_msg_size: int = 0
+    """Bytes of headers and payload."""
     discard: api.DiscardPolicy = api.DiscardPolicy.OLD
+    """At a limit: remove the oldest messages, or refuse new ones."""
     storage: api.StorageType = api.StorageType.FILE
     num_replicas: int = 0
+    """1 to 5; 0: one."""
     no_ack: bool = False
+    """Publishes get no acks."""
     duplicate_window: float = 0
+    """How long message ids are remembered; 0: two minutes, or `max_age` if that is less."""
     placement: api.Placement | None = None
     mirror: api.StreamSource | None = None
+    """Copy this stream, and nothing else."""
     sources: list[api.StreamSource] = []
+    """Streams whose messages are copied into this one."""
     compression: api.Compression = api.Compression.NONE
+    """Of the files of messages."""
     first_seq: int = 0
+    """Sequence of the first message; 0: 1."""
     subject_transform: api.SubjectTransform | None = None
+    """Store messages under other subjects than they were published to."""
     republish: api.Republish | None = None
+    """Publish every stored message again under another subject."""
     allow_direct: bool = True
     """Default true, as in the official clients: messages can be read without a consumer."""
     mirror_direct: bool = False
+    """A mirror answers direct gets for its origin."""
     discard_new_per_subject: bool = False
+    """With `discard` new: refuse messages of a subject at `max_msgs_per_subject`."""
     sealed: bool = False
+    """Refuse all changes. It can not be undone."""
     deny_delete: bool = False
+    """Refuse deletes of messages."""
     deny_purge: bool = False
+    """Refuse purges."""
     allow_rollup_hdrs: bool = False
+    """Messages may replace all earlier ones of their subject or stream (`Nats-Rollup`)."""
     consumer_limits: StreamConsumerLimits = StreamConsumerLimits()
     allow_msg_ttl: bool = False
+    """Messages may have a `ttl` of their own."""
     subject_delete_marker_ttl: float = 0
+    """Store a marker for so long when `max_age` removes the last message of a subject."""
     allow_msg_counter: bool = False
+    """Subjects are counters (ADR-49)."""
     allow_atomic: bool = False
+    """Allow `JetStream.atomic_batch`."""
     allow_msg_schedules: bool = False
+    """Allow `delay` and `at` of `JetStream.publish` (ADR-51)."""
     persist_mode: api.PersistMode = api.PersistMode.DEFAULT
+    """`async` acks before a message is written."""
     allow_batched: bool = False
+    """Allow `JetStream.fast_ingest`."""
     metadata: dict[str, str] = {}
 
 
@@ -100,40 +130,72 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer's configuration. Durations in seconds; 0 means the server's default."""
 
     durable_name: str = ""
+    """Name of a consumer that stays until it is deleted."""
     name: str = ""
+    """Name of any consumer; generated if it has none."""
     description: str = ""
     deliver_policy: api.DeliverPolicy = api.DeliverPolicy.ALL
+    """The message it begins with."""
     opt_start_seq: int = 0
+    """With `deliver_policy` by_start_sequence."""
     opt_start_time: str | None = None
+    """With `deliver_policy` by_start_time: a datetime with a time zone, or RFC 3339 text."""
     ack_policy: api.AckPolicy = api.AckPolicy.NONE
+    """Default of `create_consumer`: explicit. `all`: an ack includes all earlier messages."""
     ack_wait: float = 0
+    """How long an ack may take until the message is delivered again; 0: 30 s."""
     max_deliver: int = 0
+    """Deliveries of a message in all; 0 or -1: without limit."""
     backoff: list[float] = []
+    """Waits of the first, second, ... redelivery, in place of `ack_wait`."""
     filter_subject: str = ""
+    """Deliver only messages whose subject matches."""
     filter_subjects: list[str] = []
+    """Several, which may not overlap."""
     replay_policy: api.ReplayPolicy = api.ReplayPolicy.INSTANT
+    """`original`: at the pace at which messages were stored."""
     rate_limit_bps: int = 0
+    """Bits a second, of a push consumer."""
     sample_freq: str = ""
+    """Share of acks that are reported by advisories, such as '100%'."""
     max_waiting: int = 0
+    """Open pull requests; 0: 512."""
     max_ack_pending: int = 0
+    """Messages delivered and not acked; 0: 1000; -1: without limit."""
     flow_control: bool = False
+    """Push consumers: wait for the client's answer now and then."""
     headers_only: bool = False
+    """Deliver messages without their payload; `Nats-Msg-Size` has its size."""
     max_batch: int = 0
+    """Most messages of a pull request."""
     max_expires: float = 0
+    """Longest expiry of a pull request."""
     max_bytes: int = 0
+    """Most bytes of a pull request."""
     deliver_subject: str = ""
+    """Makes it a push consumer; `JetStream.subscribe` sets it."""
     deliver_group: str = ""
+    """Queue group of a push consumer."""
     idle_heartbeat: float = 0
+    """Interval of heartbeats of a push consumer."""
     inactive_threshold: float = 0
+    """Delete it when it was not used for so long; 0: 5 s if it has no durable name, else never."""
     num_replicas: int = 0
+    """0: as the stream."""
     mem_storage: bool = False
+    """Keep its state in memory."""
     direct: bool = False
+    """Set by servers, for mirrors and sources."""
     sourcing: bool = False
+    """Set by servers, for mirrors and sources."""
     metadata: dict[str, str] = {}
     pause_until: str | None = None
+    """Deliver nothing before: a datetime with a time zone, or RFC 3339 text."""
     priority_groups: list[str] = []
+    """Groups of pull requests (ADR-42)."""
     priority_policy: api.PriorityPolicy = api.PriorityPolicy.NONE
     priority_timeout: float = 0
+    """How long a pinned client may be silent."""
 
 
 class StreamSourceInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""One TCP (or TLS) connection to a server: handshake, frame parsing, writing, liveness.
+"""One connection to a server, by TCP, TLS or WebSocket: handshake, frame parsing, writing, liveness.
 
 Theory of operation: the event loop reads directly into the parser's buffer. Messages go to the owner in
 batches; control frames are handled here. Output accumulates in the owner's OutBuffer and is written once per
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from penstock.client.credentials import Prove, with_proof
@@ -46,6 +47,8 @@ from penstock.kernels.wire.output import OutBuffer
 # INFO of a large cluster lists many URLs on one line.
 INFO_LINE_BYTES_MAX = 1024 * 1024
 WRITE_HIGH_WATER_BYTES = 512 * 1024
+# How long a closed connection may take to send what was written.
+CLOSE_LINGER_S = 2.0
 # Plain ints compare faster than enum members, and these are compared on every read.
 _NEED_MORE = int(OP_NEED_MORE)
 _ERROR = int(OP_ERROR)
@@ -113,7 +116,8 @@ class Connection(asyncio.BufferedProtocol):
     async def handshake(self, credentials: ConnectRequest, prove: Prove | None = None) -> None:
         """Read INFO, start TLS if required, send CONNECT and PING, and wait for the PONG."""
         self.info = await self._first_info
-        if self.info.tls_required or self.url.tls or self._options.tls:
+        # A WebSocket's TLS, if any, came before its handshake.
+        if not self.url.is_websocket and (self.info.tls_required or self.url.tls or self._options.tls):
             await self._start_tls()
         if prove is not None:
             credentials = await with_proof(credentials, prove, self.info.nonce)
@@ -190,11 +194,18 @@ class Connection(asyncio.BufferedProtocol):
             self._writable.set_result(None)
         self._writable = None
 
+    @property
+    def received(self) -> tuple[int, int]:
+        """Number of messages read, and the bytes of their headers and payloads."""
+        return self._parser.messages, self._parser.message_bytes
+
     # --- reading -------------------------------------------------------------------------------
 
     def _parse(self, parser: FrameParser) -> None:
         while True:
             batch = parser.next_batch()
+            if self._closing:
+                return  # the owner may have another connection, whose messages these are not
             if batch:
                 self._owner.on_messages(batch)
             op = parser.stopped_op
@@ -294,10 +305,13 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close after all written data is sent."""
+        """Close after all written data is sent, which a stalled peer delays for CLOSE_LINGER_S at most."""
         self._closing = True
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()  # it would write the out buffer, which is the next connection's by then
         if self._transport is not None:
             self.flush()
+            self._ping_timer = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
             self._transport.close()
 
     def abort(self, reason: PenstockError) -> None:
@@ -331,15 +345,13 @@ async def open_connection(
     Raises OSError if the host is unreachable, AuthorizationError, ServerRefusedError, ProtocolError or
     DisconnectedError if the handshake fails, DisconnectedError if it exceeds connect_timeout.
     """
-    loop = asyncio.get_running_loop()
     connection = Connection(owner, url, out, options)
-    context = tls_context(options) if options.tls_handshake_first else None
-    hostname = tls_hostname(options, url) if context is not None else None
     try:
         async with asyncio.timeout(options.connect_timeout):
-            await loop.create_connection(
-                lambda: connection, url.host, url.port, ssl=context, server_hostname=hostname
-            )
+            if url.is_websocket:
+                await _open_websocket(connection, url, options)
+            else:
+                await _open_socket(lambda: connection, url, options, encrypt=options.tls_handshake_first)
             await connection.handshake(credentials, prove)
     except TimeoutError:
         error = DisconnectedError(f"{url} did not finish the handshake within {options.connect_timeout:g} s")
@@ -349,3 +361,29 @@ async def open_connection(
         connection.abort(DisconnectedError("the handshake was given up"))
         raise
     return connection
+
+
+async def _open_socket(
+    make: Callable[[], asyncio.BaseProtocol], url: ServerUrl, options: Options, *, encrypt: bool
+) -> None:
+    await asyncio.get_running_loop().create_connection(
+        make,
+        url.host,
+        url.port,
+        ssl=tls_context(options) if encrypt else None,
+        server_hostname=tls_hostname(options, url) if encrypt else None,
+    )
+
+
+async def _open_websocket(connection: Connection, url: ServerUrl, options: Options) -> None:
+    from penstock.client.websocket_transport import WebsocketTransport, header_pairs  # needs an extra
+
+    headers = await header_pairs(options.websocket_headers)
+    websocket = WebsocketTransport(connection, url, headers, compression=options.websocket_compression)
+    # `tls` with a ws:// URL encrypts, too: who asks for TLS does not expect a password in plain text.
+    try:
+        await _open_socket(lambda: websocket, url, options, encrypt=url.tls or bool(options.tls))
+        await websocket.opened
+    except BaseException:
+        websocket.abort()
+        raise

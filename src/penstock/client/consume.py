@@ -35,6 +35,7 @@ from penstock.client.pull import (
     status_in,
 )
 from penstock.client.queue import MessageQueue, call_back_each
+from penstock.client.tracing import traced
 from penstock.errors import ClientError, ConsumerGoneError, JetStreamError, MisuseError
 from penstock.protocol import headers as names
 from penstock.protocol.api import encode
@@ -103,8 +104,8 @@ class Consume(MessageQueue, ConnectionListener):
             self._monitor.pause()
         self._begin()
         if callback is not None:
-            self._callback = callback
-            self.worker = session.spawn(self._run_callback(callback), f"consume {self._consumer}")
+            self._callback = traced(session.tracing, callback)
+            self.worker = session.spawn(self._run_callback(self._callback), f"consume {self._consumer}")
 
     def _begin(self) -> None:
         self._subscription = self._session.subscribe(self._session.new_inbox(), receive=self._on_raw)
@@ -132,6 +133,11 @@ class Consume(MessageQueue, ConnectionListener):
                 raise StopAsyncIteration
             await self._wait()
         return self._hand_out(items.popleft())
+
+    def arrived(self, max_messages: int) -> list[JsMsg]:
+        """Messages that can be read without waiting; internal."""
+        items, hand_out = self._items, self._hand_out
+        return [hand_out(items.popleft()) for _ in range(min(len(items), max_messages))]
 
     def _hand_out(self, raw: RawMessage) -> JsMsg:
         budget = self._budget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.client.config import ConsumerInfo, consumer_info
@@ -29,6 +29,8 @@ from penstock.protocol.api import (
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
     from penstock.client.jetstream import JetStream
 
 DEFAULT_FETCH_EXPIRES_S = 5.0
@@ -190,6 +192,36 @@ class Consumer:
         consume = Consume(self._js.session, self.pull_subject, self.name, options, on_warning=on_warning)
         consume.start(callback)
         return consume
+
+    def arrow_batches(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        max_rows: int = 10_000,
+        max_wait: float = 1.0,
+        idle: float | None = None,
+        ack: bool = True,
+    ) -> AsyncIterator[RecordBatch]:
+        """Yield the consumer's messages as Arrow record batches (extra `[arrow]`).
+
+        columns: any of subject, seq, time, headers, data (default all). A batch has max_rows rows, or what
+        came within max_wait seconds after its first message; never more than the consumer's max_ack_pending.
+        idle: end after so many seconds without a message; None goes on. ack: ack a batch's messages when the
+        next one is asked for, so that a batch whose processing failed is delivered again.
+
+        Raises MisuseError for an unknown column, MissingExtraError, and what iterating `consume` raises.
+        """
+        from penstock.client.arrow import check_columns, read_consumer
+
+        return read_consumer(
+            self._js,
+            self,
+            check_columns(columns),
+            max_rows=max_rows,
+            max_wait=max_wait,
+            idle=idle,
+            ack=ack,
+        )
 
     async def messages(
         self,

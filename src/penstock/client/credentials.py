@@ -21,9 +21,12 @@ from penstock.errors import CredentialsError, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client.options import Options
+    from penstock.client.servers import ServerUrl
     from penstock.protocol.proofs import Proof
 
 TokenCallback = Callable[[], "str | Awaitable[str]"]
+Secret = str | TokenCallback
+"""A user name, password or token, or what returns it for each connection."""
 SignatureCallback = Callable[[str], "bytes | Awaitable[bytes]"]
 Prove = Callable[[str], Awaitable[dict[str, str]]]
 """Returns the CONNECT fields that prove the identity, given the nonce in INFO."""
@@ -47,6 +50,29 @@ async def load(options: Options) -> Prove | None:
     return prove
 
 
+async def login(request: ConnectRequest, options: Options, url: ServerUrl) -> ConnectRequest:
+    """CONNECT with the user, password and token for one server. Raises CredentialsError."""
+    if url.user is not None or url.token is not None:
+        user, password, token = url.user or "", url.password or "", url.token or ""
+    else:
+        user = await _secret("user", options.user)
+        password = await _secret("password", options.password)
+        token = await _secret("token", options.token)
+    return msgspec.structs.replace(request, user=user, password=password, auth_token=token)
+
+
+async def _secret(name: str, given: Secret | None) -> str:
+    if given is None or isinstance(given, str):
+        return given or ""
+    try:
+        found = await _awaited(given())
+    except Exception as error:
+        raise CredentialsError(f"the function for {name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(found, str):
+        raise CredentialsError(f"the function for {name} returned {type(found).__name__}, not str")
+    return found
+
+
 async def with_proof(request: ConnectRequest, prove: Prove, nonce: str) -> ConnectRequest:
     """CONNECT with the proof added. Raises CredentialsError."""
     try:
@@ -56,7 +82,8 @@ async def with_proof(request: ConnectRequest, prove: Prove, nonce: str) -> Conne
 
 
 def _proof(options: Options) -> Proof | None:
-    if options.nkey_seed is options.nkey_seed_file is options.credentials is None:
+    given, text = options.credentials, options.credentials_text
+    if options.nkey_seed is options.nkey_seed_file is given is text is None:
         return None
     from penstock.protocol.jwt import parse_token  # rarely needed, so imported late
     from penstock.protocol.proofs import from_credentials, from_seed, from_token
@@ -65,7 +92,9 @@ def _proof(options: Options) -> Proof | None:
         return _checked("nkey_seed", from_seed, options.nkey_seed)
     if options.nkey_seed_file is not None:
         return _checked(str(options.nkey_seed_file), from_seed, _read(options.nkey_seed_file))
-    given, now_s = options.credentials, int(time.time())
+    now_s = int(time.time())
+    if text is not None:
+        return _checked("credentials_text", lambda text: from_credentials(text, now_s), text)
     assert given is not None
     if isinstance(given, tuple):
         token, seed = given

@@ -53,7 +53,7 @@ class StoredMessage:
         return datetime.fromtimestamp(seconds, tz=UTC) + timedelta(microseconds=rest // 1000)
 
 
-async def _unanswered(js: JetStream, stream: str, subject: str) -> JetStreamError:
+async def direct_unanswered(js: JetStream, stream: str, subject: str) -> JetStreamError:
     """The reason for a 503 to a direct get, found by requesting the stream's info.
 
     Returns StreamNotFoundError, JetStreamNotEnabledError, DirectGetNotAllowedError, or another error of that
@@ -85,7 +85,7 @@ async def direct_get(js: JetStream, stream: str, request: MsgGetRequest) -> Stor
     try:
         raw = await js.session.request(subject.encode(), b"", body, js.timeout)
     except NoRespondersError as error:
-        raise await _unanswered(js, stream, subject) from error
+        raise await direct_unanswered(js, stream, subject) from error
     return stored_message(raw, subject)
 
 
@@ -109,7 +109,7 @@ async def direct_batch(
                 text = f"the batch of direct gets on {subject!r} stopped before its end"
                 raise RequestTimeoutError(text, subject=subject, timeout_s=js.timeout) from error
             if is_no_responders(raw):
-                raise await _unanswered(js, stream, subject)
+                raise await direct_unanswered(js, stream, subject)
             status = status_in(raw)
             if status is not None:
                 if status[0] in (204, 404):

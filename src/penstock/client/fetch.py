@@ -106,6 +106,11 @@ class Fetch(MessageQueue, ConnectionListener):
                 raise
         return JsMsg(self._session, items.popleft())
 
+    def arrived(self, max_messages: int) -> list[JsMsg]:
+        """Messages that can be read without waiting; internal."""
+        items, session = self._items, self._session
+        return [JsMsg(session, items.popleft()) for _ in range(min(len(items), max_messages))]
+
     async def _collect(self) -> list[JsMsg]:
         self._start()
         try:

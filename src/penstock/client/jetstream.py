@@ -23,9 +23,12 @@ from penstock.client.config import (
     stream_info,
     to_wire,
 )
+from penstock.client.conflicts import explained
 from penstock.client.fastingest import FLOW, OUTSTANDING_ACKS, FastIngest
 from penstock.client.fastpublisher import FastPublisher
+from penstock.client.keyvalue.key_value_manager import KeyValueManager
 from penstock.client.message import Payload, encode_payload
+from penstock.client.objectstore.object_store_manager import ObjectStoreManager
 from penstock.client.publisher import Publisher
 from penstock.client.publishing import (
     NO_STREAM_RETRIES,
@@ -34,8 +37,11 @@ from penstock.client.publishing import (
     encode_publish_headers,
     read_ack,
 )
+from penstock.client.push_manager import PushManager
 from penstock.client.schedules import delayed_publish
+from penstock.client.settings import ConsumerSettings, StreamSettings
 from penstock.client.stream import Stream
+from penstock.client.tracing import with_context
 from penstock.errors import (
     ClientError,
     DisconnectedError,
@@ -71,7 +77,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class JetStream:
+class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
     """Created by `Client.jetstream`.
 
     prefix: API subject prefix. timeout: default for requests, seconds.
@@ -85,6 +91,9 @@ class JetStream:
 
     def __repr__(self) -> str:
         return f"<JetStream {self.prefix!r}>"
+
+    def _context(self) -> JetStream:
+        return self
 
     async def call(
         self, kind: type[T], endpoint: str, request: object = None, *, timeout: float | None = None
@@ -140,6 +149,8 @@ class JetStream:
                 self._areas.pop(subject, None)
                 raise NoStreamError(subject) from error
         session = self.session
+        if session.tracing is not None:
+            options = with_context(session.tracing, options)
         limit = self.timeout if timeout is None else timeout
         encoded = session.encode_subject(subject)
         header = encode_publish_headers(options)
@@ -182,6 +193,19 @@ class JetStream:
         seconds = self.timeout if timeout is None else timeout
         kind = FastPublisher if fast else Publisher
         return kind(self.session, window=window, timeout=seconds)
+
+    async def publish_arrow(self, table: Any, subject: str | None = None, *, window: int = 4000) -> int:
+        """Publish a message for each row of a table and return their number (extra `[arrow]`).
+
+        table: an Arrow table or record batch, or what pyarrow makes one of (pandas and Polars frames, DuckDB
+        results). Column `data`, binary or text, is the payload; without it, the row as a JSON object.
+        subject: of all messages; None: those of column `subject`. window: most publishes in flight.
+
+        Raises MisuseError, MissingExtraError, and PublishFailedError with the messages that were not stored.
+        """
+        from penstock.client.arrow import publish_rows
+
+        return await publish_rows(self, table, subject, window)
 
     def atomic_batch(
         self,
@@ -237,33 +261,40 @@ class JetStream:
 
     # --- streams -------------------------------------------------------------------------------
 
-    async def create_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
+    async def create_stream(
+        self, config: StreamConfig | str | None = None, /, **settings: Unpack[StreamSettings]
+    ) -> Stream:
         """Create a stream, or return an existing one with the same configuration.
 
         config: a StreamConfig or the name. settings: fields of StreamConfig. `allow_direct` defaults to true,
         as in the official clients: messages can be read without a consumer, from any replica.
 
-        Raises AlreadyExistsError if the stream exists with another configuration.
+        Raises AlreadyExistsError if the stream exists with another configuration (its text lists what
+        differs), SubjectsOverlapError if other streams have some of its subjects.
         """
-        made = _stream_config(config, settings)
+        made = _stream_config(config, dict(settings))
         endpoint = f"STREAM.CREATE.{check_name(made.name, 'stream')}"
-        return Stream(self, stream_info(await self.call(StreamCreateResponse, endpoint, to_wire(made))))
+        answer = self.call(StreamCreateResponse, endpoint, to_wire(made))
+        return Stream(self, stream_info(await explained(self, made, answer)))
 
-    async def update_stream(self, config: StreamConfig | str | None = None, /, **settings: Any) -> Stream:
+    async def update_stream(
+        self, config: StreamConfig | str | None = None, /, **settings: Unpack[StreamSettings]
+    ) -> Stream:
         """Update a stream. With a name, `settings` change single fields; a StreamConfig replaces all of them.
 
         Raises StreamNotFoundError, and JetStreamApiError for fields that cannot be changed.
         """
         if isinstance(config, str):
             info = await self.stream_info(config)
-            made = make_config(StreamConfig, settings, info.config)
+            made = make_config(StreamConfig, dict(settings), info.config)
         else:
-            made = _stream_config(config, settings)
+            made = _stream_config(config, dict(settings))
         endpoint = f"STREAM.UPDATE.{check_name(made.name, 'stream')}"
-        return Stream(self, stream_info(await self.call(StreamUpdateResponse, endpoint, to_wire(made))))
+        answer = self.call(StreamUpdateResponse, endpoint, to_wire(made))
+        return Stream(self, stream_info(await explained(self, made, answer)))
 
     async def create_or_update_stream(
-        self, config: StreamConfig | str | None = None, /, **settings: Any
+        self, config: StreamConfig | str | None = None, /, **settings: Unpack[StreamSettings]
     ) -> Stream:
         """Update the stream if it exists, else create it."""
         try:
@@ -329,19 +360,19 @@ class JetStream:
         return Stream(self, None, name=check_name(name, "stream"))
 
     async def create_consumer(
-        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Any
+        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Unpack[ConsumerSettings]
     ) -> Consumer:
         """`Stream.create_consumer` of the named stream."""
         return await self._bare_stream(stream).create_consumer(config, **settings)
 
     async def update_consumer(
-        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Any
+        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Unpack[ConsumerSettings]
     ) -> Consumer:
         """`Stream.update_consumer` of the named stream."""
         return await self._bare_stream(stream).update_consumer(config, **settings)
 
     async def create_or_update_consumer(
-        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Any
+        self, stream: str, config: ConsumerConfig | str | None = None, /, **settings: Unpack[ConsumerSettings]
     ) -> Consumer:
         """`Stream.create_or_update_consumer` of the named stream."""
         return await self._bare_stream(stream).create_or_update_consumer(config, **settings)

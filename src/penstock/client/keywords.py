@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Never
 
 # nats-py's keywords per function and their replacements; a value with a space is an explanation.
 CONNECT: Mapping[str, str] = {
@@ -26,9 +27,12 @@ CONNECT: Mapping[str, str] = {
     "no_echo": "echo=False",
     "pending_size": "reconnect_buffer_bytes",
     "reconnect_time_wait": "reconnect_wait",
+    "reconnect_to_server_handler": "choose_server",
     "reconnected_cb": "on_reconnected",
+    "skip_subject_validation": "nothing: validated subjects are cached",
     "user_credentials": "credentials",
     "verbose": "nothing: +OK answers carry no information",
+    "ws_connection_headers": "websocket_headers",
 }
 SUBSCRIBE: Mapping[str, str] = {
     "cb": "callback",
@@ -37,8 +41,79 @@ SUBSCRIBE: Mapping[str, str] = {
     "pending_bytes_limit": "max_pending_bytes",
     "pending_msgs_limit": "max_pending_messages",
 }
+PUSH: Mapping[str, str] = {
+    "cb": "callback",
+    "config": "its fields as keywords",
+    "flow_ctrl": "flow_control",
+    "manual_ack": "nothing: messages are acked by msg.ack(); auto_ack=True acks after the callback",
+    "ordered_consumer": "ordered",
+    "pending_bytes_limit": "max_pending_bytes",
+    "pending_msgs_limit": "max_pending_messages",
+}
 PUBLISH: Mapping[str, str] = {"msg_ttl": "ttl", "stream": "expected_stream"}
 CONFIG: Mapping[str, str] = {"durable": "durable_name", "flow_ctrl": "flow_control"}
+
+
+CLIENT: Mapping[str, str] = {
+    "client_id": "server_info.client_id",
+    "client_ip": "server_info.client_ip",
+    "connected_server_version": "server_info.version",
+    "is_connecting": "state",
+    "is_draining": "state",
+    "is_draining_pubs": "state",
+    "is_reconnecting": "state",
+    "jsm": "jetstream()",
+    "pending_data_size": "pending_bytes",
+    "server_pool": "servers",
+    "set_server_pool": "set_servers()",
+    "ssl_context": "options.tls",
+}
+SUBSCRIPTION: Mapping[str, str] = {
+    "delivered": "received",
+    "messages": "the subscription itself: async for msg in subscription",
+    "next_msg": "next()",
+    "pending_msgs": "pending_messages",
+}
+MESSAGE: Mapping[str, str] = {"header": "headers", "is_acked": "is_settled", "sid": "raw[0]"}
+JETSTREAM: Mapping[str, str] = {
+    "add_consumer": "create_consumer()",
+    "add_stream": "create_stream()",
+    "consumer_info": "consumer(stream, name), whose cached_info it is",
+    "consumers_info": "stream(name) and its consumers()",
+    "delete_msg": "stream(name) and its delete_message()",
+    "find_stream_name_by_subject": "stream_names(subject)",
+    "get_last_msg": "stream(name) and its get_last_message()",
+    "get_msg": "stream(name) and its get_message()",
+    "pause_consumer": "stream(name) and its pause_consumer()",
+    "publish_async": "publisher()",
+    "publish_async_completed": "publisher(), whose flush() waits for all acks",
+    "publish_async_pending": "publisher()",
+    "pull_subscribe": "create_consumer(), and its fetch() or consume()",
+    "pull_subscribe_bind": "consumer(stream, name), and its fetch() or consume()",
+    "purge_stream": "stream(name) and its purge()",
+    "reset_consumer": "consumer(stream, name) and its reset()",
+    "resume_consumer": "stream(name) and its resume_consumer()",
+    "streams_info": "streams()",
+    "streams_info_iterator": "streams()",
+    "subscribe_bind": "bind()",
+}
+
+
+class NatsPyNames:
+    """Base of classes whose AttributeError names the counterpart of nats-py's attribute, or a similar one.
+
+    nats_py_names: one of the mappings above.
+    """
+
+    __slots__ = ()
+    nats_py_names: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # type checkers would take every attribute for an existing one
+
+        def __getattr__(self, name: str) -> Never:
+            kind = type(self)
+            advice = "" if name.startswith("_") else hint(name, dir(kind), kind.nats_py_names)
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{advice}")
 
 
 def hint(name: str, known: Iterable[str], renamed: Mapping[str, str]) -> str:

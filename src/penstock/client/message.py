@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from penstock.client.keywords import MESSAGE, NatsPyNames
 from penstock.errors import MisuseError
 from penstock.protocol.headers import Headers, parse, status_of
 
@@ -63,9 +64,10 @@ def merge_headers(headers: HeadersLike | None, extra: Mapping[str, str]) -> Head
     return merged
 
 
-class Msg:
+class Msg(NatsPyNames):
     """A message of a subscription."""
 
+    nats_py_names = MESSAGE
     __slots__ = ("_headers", "_raw", "_session")
 
     def __init__(self, session: ClientSession, raw: RawMessage) -> None:

@@ -144,9 +144,19 @@ class OrderedConsumer:
                 "opt_start_seq": after_seq + 1,
                 "opt_start_time": None,
             }
-        self._consumer = await self._stream.create_consumer(make_config(ConsumerConfig, settings, self._base))
+        consumer = await self._stream.create_consumer(make_config(ConsumerConfig, settings, self._base))
+        self._consumer = consumer
         self._next_consumer_seq = 1
-        return self._consumer
+        if self._base.deliver_policy is DeliverPolicy.NEW:
+            # Later consumers start where this one does: "new" would skip what was stored before they exist.
+            start_seq = consumer.cached_info.delivered.stream_seq + 1
+            start = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": start_seq}
+            self._base = make_config(ConsumerConfig, start, self._base)
+        return consumer
+
+    async def messages_left(self) -> int:
+        """Messages that the current consumer has still to deliver; internal."""
+        return (await self._consumer.info()).num_pending if self._consumer is not None else 1
 
     async def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None

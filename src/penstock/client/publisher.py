@@ -9,6 +9,9 @@ Theory of operation: one inbox subscription receives all acks; a counter in the 
 publish. A publish completes by its ack, its timeout, or the loss of the connection, except that publishes
 with a msg_id are sent again on the next connection: the server drops duplicates.
 
+`publish` may run in another thread than the rest (penstock.sync): each step that it shares with the event
+loop is one operation on a dict, and what iterates `_waiting` iterates a copy.
+
 Invariants: at most `window` publishes are in flight; acks are counted once; `_waiting` is in publishing
 order, so its first entry is the oldest. Rejected: asyncio futures (a loop callback per ack, while most
 programs never use single acks) and decoding acks that are not used.
@@ -17,6 +20,7 @@ programs never use single acks) and decoding acks that are not used.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from types import TracebackType
@@ -34,6 +38,7 @@ from penstock.client.publishing import (
     refusal_in,
 )
 from penstock.client.requests import is_no_responders, new_nuid
+from penstock.client.tracing import with_context
 from penstock.errors import (
     ClientError,
     ConnectionClosedError,
@@ -188,7 +193,7 @@ class Publisher(PublishStats, ConnectionListener):
         self._prefix_bytes = self._prefix.encode()
         self._subscription: Subscription | None = None
         self._waiting: dict[bytes, PendingAck] = {}
-        self._count = 0
+        self._numbers = itertools.count(1)
         self._room: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -211,16 +216,22 @@ class Publisher(PublishStats, ConnectionListener):
         session = self._session
         if len(self._waiting) >= self._limit or session.connection is None:
             await self._wait_for_room()
-        self._count += 1
-        reply = b"%b%d" % (self._prefix_bytes, self._count)
+        if session.tracing is not None:
+            options = with_context(session.tracing, options)
+        reply = b"%b%d" % (self._prefix_bytes, next(self._numbers))
         pending = PendingAck(
             session.subjects.get(subject) or session.encode_subject(subject),
             encode_publish_headers(options) if options else b"",
             payload if type(payload) is bytes else encode_payload(payload),
             session.loop.time(),
         )
-        session.send(pending.subject, reply, pending.header, pending.payload)
+        # Before it is sent: with penstock.sync the ack may come while this thread sends.
         self._waiting[reply] = pending
+        try:
+            session.send(pending.subject, reply, pending.header, pending.payload)
+        except BaseException:
+            self._waiting.pop(reply, None)
+            raise
         if session.out.size >= FLUSH_BYTES:
             await session.flush_output()
         return pending
@@ -302,31 +313,28 @@ class Publisher(PublishStats, ConnectionListener):
         loop = self._session.loop
         now = loop.time()
         waiting = self._waiting
-        while waiting:
-            reply, pending = next(iter(waiting.items()))
+        for reply, pending in list(waiting.items()):
             if pending.sent_at + self._timeout_s > now:
                 break
             del waiting[reply]
             text = f"no ack for the publish on {pending.subject_text!r} within {self._timeout_s:g} s"
             self._fail(pending, PublishNotAckedError(f"{text}; it may be stored nevertheless"))
         self._note_progress()
-        oldest = next(iter(waiting.values())).sent_at if waiting else now
+        oldest = next((one.sent_at for one in list(waiting.values())), now)
         self._timer = loop.call_at(oldest + self._timeout_s, self._on_timer)
 
     # --- connection events -----------------------------------------------------------------------
 
     def on_disconnected(self, error: Exception) -> None:
         """Fail publishes without msg_id, which may or may not be stored; keep the others to resend them."""
-        kept: dict[bytes, PendingAck] = {}
-        for reply, pending in self._waiting.items():
+        for reply, pending in list(self._waiting.items()):
             if b"\r\nNats-Msg-Id:" in pending.header:
-                kept[reply] = pending
                 continue
+            del self._waiting[reply]
             text = (
                 f"no ack for the publish on {pending.subject_text!r}: {error}; it may be stored nevertheless"
             )
             self._fail(pending, PublishNotAckedError(text))
-        self._waiting = kept
         self._note_progress()
 
     def on_reconnected(self) -> None:
@@ -337,7 +345,7 @@ class Publisher(PublishStats, ConnectionListener):
 
     def on_publish_refused(self, subject: str, error: Exception) -> None:
         """Fail the publishes on a denied subject."""
-        refused = [reply for reply, one in self._waiting.items() if one.subject_text == subject]
+        refused = [reply for reply, one in list(self._waiting.items()) if one.subject_text == subject]
         for reply in refused:
             self._fail(self._waiting.pop(reply), error)
         self._note_progress()
@@ -349,8 +357,9 @@ class Publisher(PublishStats, ConnectionListener):
     def on_client_closed(self, error: Exception | None) -> None:
         """Fail everything in flight."""
         self._closed_error = error or ConnectionClosedError("the client was closed")
-        waiting, self._waiting = self._waiting, {}
-        for pending in waiting.values():
+        failed = list(self._waiting.values())
+        self._waiting.clear()
+        for pending in failed:
             text = f"the client closed before the ack of the publish on {pending.subject_text!r} came"
             self._fail(pending, PublishNotAckedError(f"{text}; it may be stored nevertheless"))
         if self._room is not None:

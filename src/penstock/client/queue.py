@@ -12,6 +12,7 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import TypeVar
 
 from penstock.client.message import RawMessage
@@ -23,20 +24,25 @@ async def call_back_each(
     take: Callable[[], Awaitable[Message]],
     callback: Callable[[Message], object],
     report: Callable[[Exception, Message], None],
+    ready: Callable[[], Message | None] = lambda: None,
 ) -> None:
     """Call `callback` for each message, and await its result if it is awaitable.
 
     take: an iterator's `__anext__`; StopAsyncIteration ends the loop, other exceptions propagate. report:
-    called with what a callback raises and its message; the loop continues.
+    called with what a callback raises and its message; the loop continues. ready: returns a message that has
+    arrived, without the cost of a coroutine, None if there is none.
     """
     while True:
-        try:
-            msg = await take()
-        except StopAsyncIteration:
-            return
+        msg = ready()
+        if msg is None:
+            try:
+                msg = await take()
+            except StopAsyncIteration:
+                return
         try:
             result = callback(msg)
-            if inspect.isawaitable(result):
+            # isawaitable costs 0.3 us; most callbacks are coroutine functions.
+            if type(result) is CoroutineType or inspect.isawaitable(result):
                 await result
         except Exception as error:  # noqa: BLE001 - user code; on_error reports it
             report(error, msg)

@@ -5,9 +5,9 @@ Its only state is the latest known info (`cached_info`), so a stream may have se
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from penstock.client.config import (
     ConsumerConfig,
@@ -27,6 +27,7 @@ from penstock.client.direct import DIRECT_BATCH, StoredMessage, direct_batch, di
 from penstock.client.ordered import OrderedConsumer
 from penstock.client.requests import new_nuid
 from penstock.client.schedules import Schedule, schedules_of
+from penstock.client.settings import ConsumerSettings, OrderedConsumerSettings
 from penstock.errors import (
     MessageNotFoundError,
     MisuseError,
@@ -58,6 +59,8 @@ from penstock.protocol.headers import Headers
 from penstock.protocol.subjects import check_name
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch, Table
+
     from penstock.client.client_session import ClientSession
     from penstock.client.jetstream import JetStream
 
@@ -201,6 +204,44 @@ class Stream:
         async for message, _ in direct_batch(self._js, self.name, request):
             yield message
 
+    # --- Arrow ---------------------------------------------------------------------------------------
+
+    def arrow_batches(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        end_seq: int | None = None,
+        max_rows: int = 65_536,
+        **settings: Unpack[OrderedConsumerSettings],
+    ) -> AsyncIterator[RecordBatch]:
+        """Yield the stream's messages as Arrow record batches, up to its last one of now (extra `[arrow]`).
+
+        columns: any of subject, seq, time, headers, data (default all). end_seq: the first sequence that is
+        left out. max_rows: most rows of a batch. settings: as for `ordered_consumer`, which reads the stream:
+        filter_subject, opt_start_seq with deliver_policy, and so on.
+
+        Raises MisuseError for an unknown column or setting, MissingExtraError, StreamNotFoundError.
+        """
+        from penstock.client.arrow import check_columns, read_stream
+
+        return read_stream(self, dict(settings), check_columns(columns), end_seq=end_seq, max_rows=max_rows)
+
+    async def to_arrow(
+        self,
+        *,
+        columns: Iterable[str] | None = None,
+        end_seq: int | None = None,
+        **settings: Unpack[OrderedConsumerSettings],
+    ) -> Table:
+        """The stream's messages as an Arrow table. Arguments and errors as for `arrow_batches`."""
+        from penstock.client.arrow import check_columns, schema_of
+
+        schema = schema_of(check_columns(columns))
+        import pyarrow as pa
+
+        batches = self.arrow_batches(columns=columns, end_seq=end_seq, **settings)
+        return pa.Table.from_batches([batch async for batch in batches], schema)
+
     async def delete_message(self, seq: int, *, erase: bool = False) -> None:
         """Delete one message. erase: also overwrite its bytes, which is slower.
 
@@ -230,7 +271,7 @@ class Stream:
     # --- consumers ---------------------------------------------------------------------------------
 
     async def create_consumer(
-        self, config: ConsumerConfig | str | None = None, /, **settings: Any
+        self, config: ConsumerConfig | str | None = None, /, **settings: Unpack[ConsumerSettings]
     ) -> Consumer:
         """Create a consumer, or return an existing one with the same configuration.
 
@@ -238,26 +279,28 @@ class Stream:
         name. settings: fields of ConsumerConfig, durations as seconds or timedelta; ack_policy defaults to
         "explicit". Raises AlreadyExistsError if the consumer exists with another configuration.
         """
-        return await self._put_consumer(_consumer_config(config, settings), ConsumerAction.CREATE)
+        return await self._put_consumer(_consumer_config(config, dict(settings)), ConsumerAction.CREATE)
 
     async def update_consumer(
-        self, config: ConsumerConfig | str | None = None, /, **settings: Any
+        self, config: ConsumerConfig | str | None = None, /, **settings: Unpack[ConsumerSettings]
     ) -> Consumer:
         """Update a consumer. With a name, `settings` change single fields; a ConsumerConfig replaces all.
 
         Raises JetStreamApiError if it does not exist or a field cannot be changed.
         """
         if isinstance(config, str):
-            made = make_config(ConsumerConfig, settings, (await self.consumer_info(config)).config)
+            made = make_config(ConsumerConfig, dict(settings), (await self.consumer_info(config)).config)
         else:
-            made = _consumer_config(config, settings)
+            made = _consumer_config(config, dict(settings))
         return await self._put_consumer(made, ConsumerAction.UPDATE)
 
     async def create_or_update_consumer(
-        self, config: ConsumerConfig | str | None = None, /, **settings: Any
+        self, config: ConsumerConfig | str | None = None, /, **settings: Unpack[ConsumerSettings]
     ) -> Consumer:
         """Create the consumer, or update the existing one to this configuration."""
-        return await self._put_consumer(_consumer_config(config, settings), ConsumerAction.CREATE_OR_UPDATE)
+        return await self._put_consumer(
+            _consumer_config(config, dict(settings)), ConsumerAction.CREATE_OR_UPDATE
+        )
 
     async def _put_consumer(self, config: ConsumerConfig, action: ConsumerAction) -> Consumer:
         name = config.name or config.durable_name or new_nuid()
@@ -315,14 +358,14 @@ class Stream:
         endpoint = f"CONSUMER.PAUSE.{self.name}.{check_name(name, 'consumer')}"
         return consumer_pause(await self._js.call(ConsumerPauseResponse, endpoint, ConsumerPauseRequest()))
 
-    def ordered_consumer(self, **settings: Any) -> OrderedConsumer:
+    def ordered_consumer(self, **settings: Unpack[OrderedConsumerSettings]) -> OrderedConsumer:
         """Create an ordered consumer: reads the stream in order without gaps and leaves no state behind.
 
         settings: filter_subject or filter_subjects, deliver_policy (default "all"), opt_start_seq,
         opt_start_time, replay_policy, headers_only, inactive_threshold, metadata. Nothing is sent before
         the first read. See `OrderedConsumer`.
         """
-        return OrderedConsumer(self, settings)
+        return OrderedConsumer(self, dict(settings))
 
 
 def _consumer_config(config: ConsumerConfig | str | None, settings: dict[str, Any]) -> ConsumerConfig:

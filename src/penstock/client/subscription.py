@@ -18,10 +18,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.keywords import SUBSCRIPTION, NatsPyNames
 from penstock.client.message import Msg, RawMessage
 from penstock.client.queue import MessageQueue, call_back_each
+from penstock.client.tracing import traced
 from penstock.errors import (
     ClientError,
     ConnectionClosedError,
@@ -39,14 +42,17 @@ SLOW_REPORT_INTERVAL_S = 10.0
 # Receives a raw message in the connection's callback; must be quick and must not raise.
 Receiver = Callable[[RawMessage], None]
 
+_HEADER, _PAYLOAD = itemgetter(3), itemgetter(4)
 
-class Subscription(MessageQueue):
+
+class Subscription(MessageQueue, NatsPyNames):
     """Made by `Client.subscribe`.
 
     subject, queue: as subscribed. received: messages that came, dropped ones included.
     dropped: messages that did not fit. max_messages: of `unsubscribe`, 0 when there is none.
     """
 
+    nats_py_names = SUBSCRIPTION
     __slots__ = (
         "_callback",
         "_max_pending_bytes",
@@ -59,6 +65,7 @@ class Subscription(MessageQueue):
         "max_messages",
         "queue",
         "receive",
+        "receive_many",
         "received",
         "sid",
         "subject",
@@ -91,6 +98,8 @@ class Subscription(MessageQueue):
         self.is_internal = False  # it belongs to a part of the client, not to the user
         self.worker: asyncio.Task[None] | None = None  # runs the callback
         self.receive: Receiver = self._enqueue
+        # Takes messages that arrived together; None where `receive` is another and may end the subscription.
+        self.receive_many: Callable[[list[RawMessage]], None] | None = self._enqueue_many
 
     def __repr__(self) -> str:
         queue = f" queue={self.queue!r}" if self.queue else ""
@@ -113,6 +122,25 @@ class Subscription(MessageQueue):
         if self.max_messages and self.received >= self.max_messages:
             self._session.forget(self)
             self.end()
+
+    def _enqueue_many(self, raws: list[RawMessage]) -> None:
+        """`_enqueue` of each. Most have room together: 0.1 us a message instead of 0.3."""
+        items = self._items
+        size = sum(map(len, map(_PAYLOAD, raws))) + sum(map(len, filter(None, map(_HEADER, raws))))
+        if (
+            self.max_messages
+            or len(items) + len(raws) > self._max_pending_messages
+            or self._pending_bytes + size > self._max_pending_bytes
+        ):
+            for raw in raws:
+                if not self._ended:  # by `max_messages`
+                    self._enqueue(raw)
+            return
+        self.received += len(raws)
+        self._pending_bytes += size
+        items.extend(raws)
+        for _ in range(min(len(self._getters), len(raws))):
+            self._wake()
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -153,7 +181,20 @@ class Subscription(MessageQueue):
                 raise StopAsyncIteration
             self._report_at = 0.0
             await self._wait()
-        raw = items.popleft()
+        return self._take()
+
+    def _take(self) -> Msg:
+        raw = self._items.popleft()
+        header = raw[3]
+        self._pending_bytes -= len(raw[4]) + (len(header) if header else 0)
+        return Msg(self._session, raw)
+
+    def _ready(self) -> Msg | None:
+        """A message that has arrived, None if there is none."""
+        items = self._items
+        if not items:
+            return None
+        raw = items.popleft()  # _take(), without the cost of a call
         header = raw[3]
         self._pending_bytes -= len(raw[4]) + (len(header) if header else 0)
         return Msg(self._session, raw)
@@ -179,18 +220,39 @@ class Subscription(MessageQueue):
             text = f"subscription {self.subject!r} has ended and everything that arrived was read"
             raise ConnectionClosedError(text) from None
 
+    async def next_many(self, max_messages: int = 256, *, timeout: float | None = None) -> list[Msg]:
+        """The next message and what has arrived behind it, at most max_messages: a call for many messages.
+
+        Waits and raises as `next`.
+        """
+        if max_messages < 1:
+            raise MisuseError(f"max_messages is {max_messages}; it must be at least 1")
+        return [await self.next(timeout), *self.arrived(max_messages - 1)]
+
+    def arrived(self, max_messages: int) -> list[Msg]:
+        """Messages that can be read without waiting; internal."""
+        items, session = self._items, self._session
+        if len(items) <= max_messages:
+            raws = list(items)
+            items.clear()
+            self._pending_bytes = 0
+        else:
+            raws = [items.popleft() for _ in range(max_messages)]
+            self._pending_bytes -= sum(len(raw[4]) + len(raw[3] or b"") for raw in raws)
+        return [Msg(session, raw) for raw in raws]
+
     # --- callback style ------------------------------------------------------------------------
 
     def start_callback(self, callback: MessageCallback) -> None:
         """Deliver every message to `callback`; internal."""
-        self._callback = callback
-        self.worker = self._session.spawn(self._run_callback(callback), f"subscription {self.subject}")
+        self._callback = traced(self._session.tracing, callback)
+        self.worker = self._session.spawn(self._run_callback(self._callback), f"subscription {self.subject}")
 
     async def _run_callback(self, callback: MessageCallback) -> None:
         """Call the callback for each message; report what it raises and continue."""
         # If the client closed with an error, on_closed and last_error report it.
         with contextlib.suppress(ClientError):
-            await call_back_each(self.__anext__, callback, self._session.report_callback)
+            await call_back_each(self.__anext__, callback, self._session.report_callback, self._ready)
 
     # --- ending --------------------------------------------------------------------------------
 

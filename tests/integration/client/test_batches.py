@@ -225,7 +225,7 @@ async def test_a_payload_that_is_too_large_costs_no_batch_sequence(js: JetStream
 
 
 @pytest.mark.feature("fast-ingest.message-errors")
-async def test_with_gap_ok_a_refused_message_is_told_and_the_rest_goes_on(
+async def test_with_gap_ok_a_refused_message_is_reported_and_the_rest_goes_on(
     js: JetStream, stream: Stream
 ) -> None:
     errors: list[tuple[int, JetStreamApiError]] = []
@@ -267,7 +267,7 @@ async def test_a_first_message_that_is_refused_raises_its_error(js: JetStream, s
 
 
 @pytest.mark.feature("fast-ingest.gap-ok", "fast-ingest.gap-fail")
-async def test_a_lost_message_ends_a_fail_batch_and_is_told_to_an_ok_batch(
+async def test_a_lost_message_ends_a_fail_batch_and_is_reported_to_an_ok_batch(
     js: JetStream, stream: Stream
 ) -> None:
     """The client skips a sequence on purpose."""
@@ -332,7 +332,7 @@ async def test_a_commit_that_was_lost_is_sent_again(
 
 @pytest.mark.feature("fast-ingest.flow")
 async def test_eight_publishers_at_once(url: str, js: JetStream, stream: Stream) -> None:
-    """All of them get their turn."""
+    """All of them are served."""
 
     async def publish(n: int) -> int:
         async with penstock.client.connect(url) as client, client.jetstream().fast_ingest(f"s.{n}") as batch:

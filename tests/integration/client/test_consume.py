@@ -163,7 +163,7 @@ async def test_silence_while_disconnected_is_no_missed_heartbeat() -> None:
         if number == 0:
             await js.pull()
             js.peer.hang_up()
-            await go_on.wait()
+            await asyncio.wait_for(go_on.wait(), 10)
         request, inbox = await js.pull()
         assert request.batch == 10
         js.message(inbox, 1)
@@ -177,7 +177,7 @@ async def test_silence_while_disconnected_is_no_missed_heartbeat() -> None:
     assert warnings == []
 
 
-async def test_a_message_larger_than_the_whole_buffer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_larger_than_the_whole_buffer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.client.consume.REFUSED_WAIT_S", 0.01)
     warnings: list[Exception] = []
 
@@ -246,4 +246,4 @@ async def test_stopping_unsubscribes_and_drops_what_is_buffered() -> None:
         messages.stop()
         assert [msg async for msg in messages] == []
         await client.publish("tick")
-        await done.wait()
+        await asyncio.wait_for(done.wait(), 10)

@@ -89,7 +89,7 @@ async def test_request_without_responders_fails_at_once(client: Client) -> None:
     assert caught.value.subject == "nobody.here"
 
 
-async def test_request_that_nobody_answers_times_out_and_says_what_was_asked(client: Client) -> None:
+async def test_an_unanswered_request_times_out_and_says_what_was_asked(client: Client) -> None:
     await client.subscribe("silent")
     with pytest.raises(RequestTimeoutError, match=r"silent.*0\.05 s") as caught:
         await client.request("silent", timeout=0.05)
@@ -191,8 +191,8 @@ async def test_a_closed_client_says_so(url: str) -> None:
 
 @pytest.mark.feature("client.slow-consumer-buffer")
 async def test_a_slow_subscription_drops_counts_and_tells(url: str) -> None:
-    told: list[Exception] = []
-    async with penstock.client.connect(url, on_error=lambda _, error: told.append(error)) as client:
+    reported: list[Exception] = []
+    async with penstock.client.connect(url, on_error=lambda _, error: reported.append(error)) as client:
         subscription = await client.subscribe("fast", max_pending_messages=10)
         small = await client.subscribe("fast", max_pending_bytes=35)
         for _ in range(50):
@@ -200,7 +200,7 @@ async def test_a_slow_subscription_drops_counts_and_tells(url: str) -> None:
         await client.flush()
         assert (subscription.pending_messages, subscription.dropped) == (10, 40)
         assert (small.pending_messages, small.dropped) == (3, 47)
-        assert [type(error) for error in told] == [SlowConsumerError, SlowConsumerError]
+        assert [type(error) for error in reported] == [SlowConsumerError, SlowConsumerError]
         for _ in range(10):
             await subscription.next(1)
         with pytest.raises(RequestTimeoutError):
@@ -209,11 +209,11 @@ async def test_a_slow_subscription_drops_counts_and_tells(url: str) -> None:
             await client.publish("fast", b"0123456789")
         await client.flush()
         assert subscription.dropped == 80
-        assert len(told) == 3  # told again: it had caught up in between
+        assert len(reported) == 3  # told again: it had caught up in between
 
 
 async def test_a_failing_callback_is_reported_and_the_next_message_goes_on(url: str) -> None:
-    told: list[Exception] = []
+    reported: list[Exception] = []
     seen: list[bytes] = []
 
     def handle(msg: Msg) -> None:
@@ -221,7 +221,7 @@ async def test_a_failing_callback_is_reported_and_the_next_message_goes_on(url: 
         if msg.data == b"1":
             raise ValueError("bad message")
 
-    async with penstock.client.connect(url, on_error=lambda _, error: told.append(error)) as client:
+    async with penstock.client.connect(url, on_error=lambda _, error: reported.append(error)) as client:
         subscription = await client.subscribe("cb", callback=handle)
         for number in range(3):
             await client.publish("cb", b"%d" % number)
@@ -229,7 +229,7 @@ async def test_a_failing_callback_is_reported_and_the_next_message_goes_on(url: 
         with pytest.raises(MisuseError):
             await subscription.next()
     assert seen == [b"0", b"1", b"2"]
-    assert [str(error) for error in told] == ["bad message"]
+    assert [str(error) for error in reported] == ["bad message"]
 
 
 async def test_bad_subjects_and_large_messages_are_refused_before_they_are_sent(client: Client) -> None:
@@ -259,7 +259,7 @@ async def test_two_readers_of_one_subscription_share_it(client: Client) -> None:
     assert sorted(msg.data for msg in got) == [b"0", b"1", b"2"]
 
 
-async def test_no_server_is_told_with_every_attempt() -> None:
+async def test_no_server_is_an_error_with_every_attempt() -> None:
     port = free_port()
     with pytest.raises(NoServersError, match=str(port)) as caught:
         await penstock.client.connect([f"127.0.0.1:{port}", f"localhost:{port}"], connect_timeout=2)
@@ -299,3 +299,35 @@ def test_it_works_on_both_event_loops(url: str, loop: str) -> None:
         factory = pytest.importorskip("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         assert runner.run(roundtrip()) == bytes(300_000)
+
+
+async def test_messages_that_come_together_are_limited_counted_and_handed_out_in_order(
+    client: Client, url: str
+) -> None:
+    """Those of one read are queued at once where all of them have room, else one by one."""
+    errors: list[Exception] = []
+    async with penstock.client.connect(url, on_error=lambda _, error: errors.append(error)) as other:
+        every = await other.subscribe("burst")
+        three = await other.subscribe("burst.few")
+        await three.unsubscribe(max_messages=3)
+        full = await other.subscribe("burst.full", max_pending_messages=15)
+        large = await other.subscribe("burst.large", max_pending_bytes=25)
+        readers = [asyncio.ensure_future(every.next(10)) for _ in range(3)]
+        await other.flush()
+        for subject in ("burst", "burst.few", "burst.full", "burst.large"):
+            for number in range(20):
+                await client.publish(subject, b"%d" % number, headers={"A": "b"} if number == 1 else None)
+            await client.flush()
+            await other.flush()
+        numbers = [b"%d" % number for number in range(20)]
+        assert [(await reader).data for reader in readers] == numbers[:3]
+        assert [msg.data for msg in await every.next_many(100)] == numbers[3:]
+        assert (every.received, every.pending_messages, every.pending_bytes, every.dropped) == (20, 0, 0, 0)
+        assert [msg.data async for msg in three] == numbers[:3]
+        assert [msg.data for msg in await full.next_many(100)] == numbers[:15]
+        assert (full.received, full.dropped, full.pending_bytes) == (20, 5, 0)
+        got = await large.next_many(100)
+        assert sum(len(msg.data) + len(msg.raw[3] or b"") for msg in got) <= 25
+        assert large.dropped == 20 - len(got) > 0
+        assert large.pending_bytes == 0
+        assert len(errors) == 2

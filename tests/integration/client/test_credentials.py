@@ -55,7 +55,7 @@ async def test_a_seed_signs(nkeys_url: str, tmp_path: Path) -> None:
     assert (await who_am_i(nkeys_url, nkey_seed_file=path))[0] == JOE.public
 
 
-async def test_the_seed_of_somebody_else_is_refused_by_the_server(nkeys_url: str) -> None:
+async def test_the_seed_of_another_user_is_refused_by_the_server(nkeys_url: str) -> None:
     with pytest.raises(AuthorizationError):
         await who_am_i(nkeys_url, nkey_seed=key("user", "ann").seed)
 
@@ -66,6 +66,10 @@ async def test_credentials_prove_the_user_of_a_token(tokens_url: str, tmp_path: 
     path.write_text(format_credentials(token, JOE.seed))
     for credentials in (path, str(path), (token, JOE.seed)):
         assert await who_am_i(tokens_url, credentials=credentials) == (JOE.public, A)
+    text = path.read_text()
+    assert await who_am_i(tokens_url, credentials_text=text) == (JOE.public, A)
+    with pytest.raises(CredentialsError, match="credentials_text: "):
+        await who_am_i(tokens_url, credentials_text="nothing of the kind")
 
 
 async def test_callbacks_prove_it_too(tokens_url: str) -> None:
@@ -102,7 +106,7 @@ async def test_a_reconnect_signs_again_with_what_the_file_says_now(kind: str, tm
         ) as client:
             path.write_text(format_credentials(user_token("A", "ann"), key("user", "ann").seed))
             async with asyncio.timeout(10):  # until the token of the first connection has expired
-                await reconnected.wait()
+                await asyncio.wait_for(reconnected.wait(), 10)
             answer = await client.request("$SYS.REQ.USER.INFO")
             assert key("user", "ann").public.encode() in answer.data
 
@@ -127,7 +131,7 @@ async def test_a_reconnect_signs_again_with_what_the_file_says_now(kind: str, tm
         ),
     ],
 )
-async def test_what_can_not_be_used_is_told_before_a_server_is_asked(
+async def test_what_can_not_be_used_is_an_error_before_a_server_is_asked(
     options: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(CredentialsError) as caught:
@@ -136,7 +140,9 @@ async def test_what_can_not_be_used_is_told_before_a_server_is_asked(
     assert JOE.seed not in str(caught.value)
 
 
-async def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: Path, **_: object) -> str:
         raise PermissionError(13, "Permission denied")
 

@@ -65,7 +65,7 @@ async def test_a_refused_publish_fails_alone(js: JetStream, stream: Stream) -> N
     assert await payloads(stream) == [b"%d" % n for n in range(10) if n not in (4, 7)]
 
 
-async def test_a_failure_somebody_looked_at_is_not_raised_again(js: JetStream, stream: Stream) -> None:
+async def test_a_failure_that_was_looked_at_is_not_raised_again(js: JetStream, stream: Stream) -> None:
     async with js.publisher(fast=True) as publisher:
         await publisher.publish("s.a", b"1")
         bad = await publisher.publish("s.a", b"2", expected_last_sequence=99)
@@ -90,7 +90,7 @@ async def test_a_stream_without_fast_batches_says_so(js: JetStream) -> None:
     await js.delete_stream("NO")
 
 
-async def test_misuse_is_told(js: JetStream, stream: Stream) -> None:
+async def test_misuse_raises_with_what_to_do(js: JetStream, stream: Stream) -> None:
     with pytest.raises(MisuseError):
         js.publisher(window=0, fast=True)
     publisher = js.publisher(fast=True)

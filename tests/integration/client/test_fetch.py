@@ -29,7 +29,7 @@ async def test_a_fetch_ends_with_its_status_and_leaves_no_subscription() -> None
     async with js_client(script) as client:
         assert [msg.seq for msg in await consumer_of(client).fetch(10)] == [1]
         await client.publish("tick")
-        await done.wait()
+        await asyncio.wait_for(done.wait(), 10)
 
 
 @pytest.mark.feature("client.missed-heartbeats")
@@ -83,7 +83,7 @@ async def test_a_fetch_left_early_unsubscribes() -> None:
                 assert msg.seq == 1
                 break
         await client.publish("tick")
-        await done.wait()
+        await asyncio.wait_for(done.wait(), 10)
 
 
 async def test_a_cancelled_fetch_unsubscribes() -> None:
@@ -100,4 +100,4 @@ async def test_a_cancelled_fetch_unsubscribes() -> None:
             async with asyncio.timeout(0.01):
                 await consumer_of(client).fetch(1)
         await client.publish("tick")
-        await done.wait()
+        await asyncio.wait_for(done.wait(), 10)

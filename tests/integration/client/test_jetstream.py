@@ -24,6 +24,7 @@ from penstock.errors import (
     PullError,
     RequestTimeoutError,
     StreamNotFoundError,
+    SubjectsOverlapError,
     WrongLastSequenceError,
 )
 from tests.support.nats_servers import until
@@ -182,7 +183,7 @@ async def test_expectations_are_checked(js: JetStream, stream: Stream) -> None:
 
 
 @pytest.mark.feature("client.publish")
-async def test_a_publish_nobody_stores_is_told_after_its_retries(js: JetStream, client: Client) -> None:
+async def test_a_publish_that_no_stream_stores_fails_after_its_retries(js: JetStream, client: Client) -> None:
     started = client.loop.time()
     with pytest.raises(NoStreamError, match=r"nobody\.stores"):
         await js.publish("nobody.stores")
@@ -226,7 +227,7 @@ async def test_a_window_of_one_publishes_one_by_one(js: JetStream, stream: Strea
     assert (await stream.info()).state.messages == 20
 
 
-async def test_failures_of_the_publisher_are_told_by_their_ack_and_at_the_end(
+async def test_failures_of_the_publisher_are_raised_by_their_ack_and_at_the_end(
     js: JetStream, stream: Stream
 ) -> None:
     async with js.publisher() as publisher:
@@ -551,7 +552,7 @@ async def test_an_ordered_consumer_reads_everything_in_order(js: JetStream, stre
     assert ordered.last_seq == 1000
 
 
-async def test_an_ordered_consumer_starts_where_it_is_told(js: JetStream, stream: Stream) -> None:
+async def test_an_ordered_consumer_starts_where_it_is_asked_to(js: JetStream, stream: Stream) -> None:
     for number in range(1, 11):
         await js.publish(f"s.{number % 2}", b"%d" % number)
     late = stream.ordered_consumer(opt_start_seq=8, deliver_policy="by_start_sequence")
@@ -636,10 +637,43 @@ async def test_direct_gets_of_a_stream_that_does_not_allow_them_say_that(js: Jet
     await js.delete_stream("OPEN")
 
 
-async def test_a_publish_without_jetstream_is_told_apart_from_one_without_a_stream(
+async def test_a_publish_without_jetstream_is_another_error_than_one_without_a_stream(
     client: Client, js: JetStream
 ) -> None:
     with pytest.raises(NoStreamError):
         await js.publish("nobody.takes.this")
     with pytest.raises(JetStreamNotEnabledError):
         await client.jetstream(prefix="$JS.elsewhere.API").publish("nobody.takes.this")
+
+
+async def test_overlapping_subjects_name_the_streams_that_have_them(js: JetStream, stream: Stream) -> None:
+    await js.create_stream("T", subjects=["t.a", "t.b"], storage="memory")
+    try:
+        with pytest.raises(SubjectsOverlapError) as caught:
+            await js.create_stream("U", subjects=["u", "s.a", "t.*"], storage="memory")
+        assert caught.value.streams == ["S", "T"]
+        assert "'s.a' overlaps 's.>' of stream 'S'" in str(caught.value)
+        assert "'t.*' overlaps 't.a', 't.b' of stream 'T'" in str(caught.value)
+        with pytest.raises(SubjectsOverlapError, match=r"'t\.b' overlaps 't\.b' of stream 'T'"):
+            await js.update_stream("S", subjects=["s.>", "t.b"])
+    finally:
+        await js.delete_stream("T")
+
+
+async def test_the_error_of_an_existing_stream_names_what_differs(js: JetStream) -> None:
+    first = {"subjects": ["x.a", "x.b"], "storage": "memory", "metadata": {"a": "b"}, "max_age": 60}
+    await js.create_stream("X", **first)
+    try:
+        assert (await js.create_stream("X", **first)).name == "X"
+        with pytest.raises(AlreadyExistsError) as caught:
+            await js.create_stream("X", subjects=["x.a"], storage="file", max_msgs=5)
+        text = str(caught.value)
+        assert "subjects is ['x.a', 'x.b'], not ['x.a']" in text
+        assert "max_msgs is -1, not 5" in text
+        assert "max_age is 60, not 0" in text
+        assert "storage is memory, not file" in text
+        assert "metadata is {'a': 'b'}, not {}" in text
+        assert "num_replicas" not in text
+        assert "duplicate_window is 60, not 120" in text
+    finally:
+        await js.delete_stream("X")

@@ -87,6 +87,6 @@ async def test_a_lost_connection_is_a_warning_and_the_next_one_is_said(
         scripted_server(script) as url,
         penstock.client.connect(url, on_reconnected=lambda _: back.set(), **FAST),
     ):
-        await back.wait()
+        await asyncio.wait_for(back.wait(), 10)
     said = [(record.levelname, record.getMessage().partition(" ")[0]) for record in caplog.records]
     assert said == [("WARNING", "lost"), ("INFO", "reconnected")]

@@ -1,4 +1,4 @@
-"""Publishing over a scripted server: acks that never come, nobody who stores, a full window, refusals."""
+"""Publishing over a scripted server: acks that never come, no stream, a full window, refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_an_ack_that_does_not_come_fails_its_publish_alone() -> None:
             lost.result()
 
 
-async def test_the_publisher_tries_again_when_nobody_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_publisher_tries_again_when_no_stream_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.client.publisher.NO_STREAM_RETRY_WAIT_S", 0.001)
 
     async def script(js: JetStreamPeer, number: int) -> None:
@@ -67,7 +67,7 @@ async def test_the_window_holds_publishes_back_until_acks_come() -> None:
     async def script(js: JetStreamPeer, number: int) -> None:
         for _ in range(4):
             replies.append((await js.request())[1])
-        await go_on.wait()
+        await asyncio.wait_for(go_on.wait(), 10)
         for seq, reply in enumerate(replies, 1):
             js.answer(reply, b'{"stream":"S","seq":%d}' % seq)
         _, reply, _ = await js.request()

@@ -185,7 +185,7 @@ async def test_the_publisher_sends_again_what_has_an_id_and_tells_the_rest(serve
             for number in range(3000):
                 await publisher.publish("s", b"%d" % number, msg_id=f"id{number}")
                 if number == 1000:
-                    await until(lambda: bool(lost))  # in the middle, with some under way
+                    await until(lambda: bool(lost))  # in the middle, with some in flight
             await restarting
         assert (publisher.acked, publisher.failed) == (3000, 0)
         ordered = (await js.stream("S")).ordered_consumer()

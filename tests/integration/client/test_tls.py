@@ -71,7 +71,7 @@ async def test_tls_can_come_before_info(server_context: ssl.SSLContext, trust: s
         await client.flush()
 
 
-async def test_a_certificate_nobody_vouches_for_is_refused(server_context: ssl.SSLContext) -> None:
+async def test_a_certificate_of_no_known_authority_is_refused(server_context: ssl.SSLContext) -> None:
     async def script(peer: ScriptedPeer, number: int) -> None:
         peer.send(INFO)
         await peer.secure(server_context)

@@ -200,7 +200,7 @@ async def test_unanswered_pings_make_the_connection_stale() -> None:
 
 
 async def test_answered_pings_keep_the_connection() -> None:
-    """However slow the machine: the loop runs this task between any two turns of the timer."""
+    """However slow the machine: the loop runs this task between any two calls of the timer."""
     wire = Wire(Options(ping_interval=0.001, max_outstanding_pings=2))
     await wire.handshake()
     answered = 0

@@ -1,4 +1,4 @@
-"""The queue between the connection and whoever reads."""
+"""The queue between the connection and its reader."""
 
 from __future__ import annotations
 

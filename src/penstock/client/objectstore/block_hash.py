@@ -1,0 +1,47 @@
+"""SHA-256 of a stream of chunks, computed in a thread beside the event loop.
+
+Hashing takes about as long as sending or receiving, and releases the interpreter lock. Chunks are collected
+to blocks, because a thread call costs as much as hashing a few kilobytes. One block is hashed at a time:
+`add` waits for the one before, which bounds the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from penstock.client.objectstore.chunk_source import BLOCK_BYTES
+
+
+class BlockHash:
+    """A SHA-256 digest of everything added. Use `finish`, then `digest`; after an error only `finish`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.digest = hashlib.sha256()
+        self._loop = loop
+        self._chunks: list[bytes | memoryview] = []
+        self._size = 0
+        self._running: asyncio.Future[None] | None = None
+
+    async def add(self, chunk: bytes | memoryview) -> None:
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size >= BLOCK_BYTES:
+            await self._wait()
+            chunks, self._chunks, self._size = self._chunks, [], 0
+            self._running = self._loop.run_in_executor(None, self._update, chunks)
+
+    def _update(self, chunks: list[bytes | memoryview]) -> None:
+        for chunk in chunks:
+            self.digest.update(chunk)
+
+    async def _wait(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running
+
+    async def finish(self) -> None:
+        """Complete the digest."""
+        await self._wait()
+        self._update(self._chunks)
+        self._chunks, self._size = [], 0
