@@ -1,0 +1,88 @@
+"""What a mesh takes: its options, what it uses of its server, and the addresses of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from penstock.cluster.route_info import RouteInfo
+from penstock.cluster.route_link import Address, Dial
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.routing.permissions import PermissionRules
+
+
+class MeshSettings(Protocol):
+    """The options of a mesh; `server.config.cluster_options` documents them."""
+
+    @property
+    def routes(self) -> tuple[Address, ...]: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def password(self) -> str: ...
+    @property
+    def pool_size(self) -> int:
+        """Negative = no pool."""
+
+    @property
+    def pinned_accounts(self) -> tuple[str, ...]: ...
+    @property
+    def no_advertise(self) -> bool: ...
+    @property
+    def connect_retries(self) -> int: ...
+    @property
+    def connect_backoff(self) -> bool: ...
+    @property
+    def compression(self) -> str: ...
+    @property
+    def rtt_thresholds_ns(self) -> tuple[int, ...]: ...
+    @property
+    def headers(self) -> bool: ...
+    @property
+    def permissions_shown(self) -> tuple[Any, Any]:
+        """(import, export) as INFO shows them."""
+
+
+class MeshPorts(Protocol):
+    """What a mesh uses of its server."""
+
+    def dial(self, dial: Dial) -> None:
+        """Starts to connect. `Mesh.accept` with the dial, `Mesh.dial_failed` or nothing (when the address is
+        this server) follows."""
+
+    def call_later(self, delay_s: float, work: Callable[[], object]) -> object: ...
+    def random(self) -> float:
+        """From [0, 1)."""
+
+    def base_info(self) -> RouteInfo:
+        """INFO with what the server knows: identity, address, client URLs."""
+
+    def rules(self) -> PermissionRules | None:
+        """The cluster permissions: import as publish, export as subscribe; None = everything is allowed."""
+
+    def urls_changed(self) -> None:
+        """`Mesh.client_urls` differs, or `Mesh.cluster_name`."""
+
+    def peer_changed(self, server_id: str, *, is_here: bool) -> None:
+        """The first link of a peer registered, or its last one is gone."""
+
+    def log_notice(self, text: str) -> None: ...
+    def log_error(self, text: str) -> None: ...
+    def log_debug(self, text: str) -> None: ...
+
+
+def address_of(url: str) -> Address:
+    """The address in the URL of a route; the scheme does not matter. Raises ConfigError."""
+    try:
+        parts = urlsplit(url if "://" in url else f"nats-route://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(
+            f'error parsing routes url "{url}": {error}; write it as "nats://host:port"'
+        ) from error
+    if not host or not port:
+        raise ConfigError(f'error parsing routes url "{url}": write it as "nats://host:port"')
+    return Address(host, port, unquote(parts.username or ""), unquote(parts.password or ""))

@@ -1,0 +1,61 @@
+"""Messages and interest between servers: the compiled half of a route."""
+from libc.stdint cimport uint64_t
+
+from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
+from penstock.kernels.wire.dispatch cimport ClientSink, Views
+from penstock.kernels.wire.frames cimport Span
+from penstock.kernels.wire.ingress cimport Ingress
+from penstock.kernels.wire.output cimport OutBuffer
+from penstock.kernels.wire.route_frames cimport RouteFrame, RouteParser
+from penstock.kernels.wire.sinks cimport Message, PeerSink, Sink
+
+# The output half of a route. `peer` of ClientSink: what the other end is.
+cdef class RouteSink(ClientSink):
+    # The leaf node cluster behind it: of all messages of a leaf node link, of the current message of a route. b"" =
+    # none, or it has no name. Messages do not go back there.
+    cdef readonly bytes cluster
+    cdef SubscriptionIndex home         # of the account of a leaf node link; None for a route
+    cdef bint names_origins             # the server takes origins of leaf nodes
+    cdef object on_dropped              # None, or callable(): messages were dropped since the last take_dropped()
+    cdef readonly uint64_t dropped_msgs, dropped_bytes
+    cdef bint has_reported
+    cdef dict targets                   # {account: RouteTarget}
+    cdef bint has_room(self, size_t n, Sink origin) except -1
+    cdef int sent(self, size_t body_len, Sink origin) except -1
+    cdef int put_line(self, const char* verb, bytes word, bytes key, uint64_t weight) except -1
+    cdef RouteTarget target_of(self, bytes account, SubscriptionIndex index, bytes word)
+    cdef RouteTarget new_target(self)
+
+# One account of another server, as receiver of messages, and its interest.
+cdef class RouteTarget(PeerSink):
+    cdef readonly RouteSink link
+    cdef readonly bytes account
+    cdef bytes word                     # "<account> " in frames, b"" on a dedicated route
+    cdef SubscriptionIndex index
+    cdef OutBuffer queues               # " <queue> <queue>": named for the next message
+    cdef dict subs                      # {key of the frame: RemoteSubscription}
+    cdef const char* verb               # of a message without headers, five bytes
+    cdef bytes cluster_of(self, Sink origin)
+    cdef int encode(self, const Message* m, bytes origin) except -1
+    cdef int add(self, const RouteFrame* f, bytes key, bytes subject, bytes queue) except -1
+    cdef int drop(self, bytes key) except -1
+
+# The input half of a route.
+cdef class RouteIngress(Ingress):
+    cdef RouteParser frames
+    cdef RouteFrame route_frame
+    cdef object open_account            # callable(name: bytes) -> SubscriptionIndex | None
+    cdef object may_export              # None, or callable(subject: bytes) -> bool
+    cdef readonly uint64_t unknown      # messages and interest of unknown accounts
+    cdef bytes last_account
+    cdef SubscriptionIndex last_index
+    cdef SubscriptionIndex find_account(self, const Span* name)
+    cdef int take_message(self, const RouteFrame* f) except -1
+    cdef int route(
+        self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, bint all_groups
+    ) except -1
+    cdef int take_interest(self, const RouteFrame* f) except -1
+
+cdef int route_from_peer(
+    SubscriptionIndex index, const Views* views, const Span* queues, bint all_groups, RouteSink source
+) except -1

@@ -1,0 +1,69 @@
+"""Python interface of messages and interest between servers."""
+
+from collections.abc import Callable
+
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ClientSink
+from penstock.kernels.wire.ingress import Ingress
+from penstock.kernels.wire.route_frames import RouteParser
+from penstock.kernels.wire.sinks import DirtyList
+
+class RouteSink(ClientSink):
+    """The output half of a route.
+
+    pending_max -- bytes in `out` above which messages are dropped and counted; 0 = no bound. Interest is
+    never dropped: beyond twice the bound the sink closes, with `overflowed`.
+    """
+
+    @property
+    def dropped_msgs(self) -> int: ...
+    @property
+    def dropped_bytes(self) -> int: ...
+    def __init__(self, dirty_list: DirtyList, owner: object = None) -> None: ...
+    def report_drops(self, on_dropped: Callable[[], object] | None) -> None:
+        """Calls on_dropped() at the first message that is dropped, and again after take_dropped()."""
+
+    def accept_headers(self, headers: bool) -> None:
+        """Does the server take headers? They are cut off otherwise."""
+
+    def accept_origins(self, names_origins: bool) -> None:
+        """Does the server take the origin of messages and interest of leaf nodes?"""
+
+    @property
+    def cluster(self) -> bytes:
+        """The leaf node cluster behind it; b"" = none, or without a name."""
+
+    def take_dropped(self) -> tuple[int, int]:
+        """(messages, bytes) dropped so far; on_dropped() is called again for the next one."""
+
+    def forget(self, account: bytes) -> None:
+        """Removes the server's interest in this account."""
+
+    def forget_all(self) -> None:
+        """Removes the server's interest in all accounts."""
+
+    def interest(self) -> list[tuple[bytes, bytes, bytes, int, int]]:
+        """[(account, subject, queue, weight, delivered), ...] of the server's subscriptions."""
+
+    @property
+    def num_interest(self) -> int:
+        """Number of the server's subscriptions."""
+
+class RouteIngress(Ingress):
+    """The input half of a route."""
+
+    @property
+    def unknown(self) -> int:
+        """Messages and interest of unknown accounts."""
+
+    def __init__(
+        self, sink: RouteSink, index: SubscriptionIndex | None = None, parser: RouteParser | None = None
+    ) -> None: ...
+    def serve(self, open_account: Callable[[bytes], SubscriptionIndex | None]) -> None:
+        """Finds the accounts of frames with open_account(name), which returns None for an unknown one."""
+
+    def limit_exports(self, may_export: Callable[[bytes], bool] | None) -> None:
+        """Accepts interest in these subjects, and removes what was accepted before; None = in all."""
+
+    def forget_accounts(self) -> None:
+        """Looks all accounts up again: some were removed or made."""
