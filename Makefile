@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find src -name '*.py')
 KERNEL_SOURCES := $(wildcard src/penstock/kernels/*/*.pyx src/penstock/kernels/*/*.pxd)
 # fuzz: how long each fuzzer runs
 SECONDS ?= 20
-# sim: the one to replay, or how many fresh ones to run; churn: how many consumers; spark-kills: how many of each kind
+# sim: the one to replay, or how many fresh ones to run; churn: how many consumers; kills, spark-kills: how many
 SEED ?=
 SEEDS ?= 200
 CONSUMERS ?= 1000000
@@ -23,16 +23,21 @@ FAULTS_S ?= 3600
 KILLS ?= 30
 K ?=
 ARGS ?=
-# test, unit, asan, coverage: how many processes share the tests (0: none but pytest's own, for a debugger)
+# unit, asan, coverage: how many processes share the tests (0: none but pytest's own, for a debugger)
 JOBS ?= 2
+# test: the same; half of the time its processes wait for timers of servers
+TEST_JOBS ?= 4
 # unit, asan: the directories or files to test
 TESTS ?= tests/unit tests/kernels
-# Where these tests write: in memory when there is such a file system, because stores sync their files often
-MEMORY := $(firstword $(wildcard /dev/shm) /tmp)
+# Campaigns take hours: pytest's limits per test are for tests that hang
+UNLIMITED := --timeout 0 -o faulthandler_timeout=0
+# Where tests write: in memory when there are 4 GB of it (containers have less), because stores sync their files often
+MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null \
+	&& echo /dev/shm || echo /tmp)
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim faults sim-bugs churn spark-kills kernel debug-kernels wheel errors features clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim explore faults sim-bugs churn kills spark-kills kernel debug-kernels wheel errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,12 +61,13 @@ $(STAMPS)/kernels: $(KERNEL_SOURCES) setup.py $(STAMPS)/dev
 	flock build/.kernel.lock $(BIN)/python setup.py --quiet build_ext --inplace --parallel 4
 	@touch $@
 
-# Bytecode halves the start of a server, and PYTHONDONTWRITEBYTECODE keeps Python from writing it.
+# Bytecode halves the start of a server, and PYTHONDONTWRITEBYTECODE keeps Python from writing it. pytest's own, of
+# tests with rewritten assertions, takes two thirds off their collection (12 s), so `test` and `unit` unset the variable.
 $(STAMPS)/bytecode: $(PYTHON_SOURCES) $(STAMPS)/dev
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
-$(STAMPS)/demo $(STAMPS)/fuzz $(STAMPS)/wheel: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
+$(STAMPS)/demo $(STAMPS)/fuzz $(STAMPS)/wheel $(STAMPS)/docs $(STAMPS)/pyright: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINNED) --group $*
 	@touch $@
 
@@ -79,6 +85,7 @@ check-cython: setup
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint src/penstock/kernels
 check-generated: setup
 	$(BIN)/python tools/generate_errors.py --check
+	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/python tools/feature_table.py --check
 
 format: setup  ## format the code
@@ -87,11 +94,13 @@ format: setup  ## format the code
 
 unit: setup  ## tests/unit and tests/kernels in under a minute: no sockets, no JVM, a quarter of the random examples
 	@directory=$$(mktemp -d $(MEMORY)/penstock-unit.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
-		TMPDIR=$$directory HYPOTHESIS_PROFILE=fast \
+		TMPDIR=$$directory HYPOTHESIS_PROFILE=fast PYTHONDONTWRITEBYTECODE= \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
 test: setup $(STAMPS)/demo  ## the tests, those of the demo included
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@directory=$$(mktemp -d $(MEMORY)/penstock-test.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
+		TMPDIR=$$directory PYTHONDONTWRITEBYTECODE= \
+		$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(ARGS)
 
 # The sanitizers' build is a copy of the package in build/asan/lib; the one in src stays as it is. libstdc++ comes
 # with libasan, which looks for the function that throws C++ exceptions (Arrow's) when it is loaded. malloc() instead
@@ -104,9 +113,9 @@ asan: setup  ## TESTS=tests/kernels... with kernels built by the address and und
 	@directory=$$(mktemp -d $(MEMORY)/penstock-asan.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
 		export TMPDIR=$$directory HYPOTHESIS_PROFILE=fast PYTHONPATH=$(ASAN)/lib PYTHONMALLOC=malloc \
 			LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
-			ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=64:halt_on_error=1:abort_on_error=1:log_path=$(ASAN)/report \
+			ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16:halt_on_error=1:abort_on_error=1:log_path=$(ASAN)/report \
 			UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1:log_path=$(ASAN)/report; \
-		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -o pythonpath="build/asan/lib ." $(TESTS) $(ARGS); \
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --timeout 600 -o pythonpath="build/asan/lib ." $(TESTS) $(ARGS); \
 		status=$$?; cat $(ASAN)/report.* 2>/dev/null && exit 1; exit $$status
 
 coverage: setup  ## which lines and branches of the Python code the unit tests run (build/coverage/index.html)
@@ -140,17 +149,27 @@ sim: setup  ## the simulation: SEED=n replays one, SEEDS=1000 runs so many fresh
 	$(BIN)/python -m penstock.testing.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 faults: setup  ## a fault in every call for one client, one at a time; the others must be served (FAULTS_S each)
-	PENSTOCK_FAULTS_S=$(FAULTS_S) $(BIN)/python -m pytest -q \
+	PENSTOCK_FAULTS_S=$(FAULTS_S) $(BIN)/python -m pytest -q $(UNLIMITED) \
 		tests/integration/server/test_fault_injection.py tests/unit/jetstream/test_fault_recovery.py
 
 sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them
-	$(BIN)/python -m pytest -q -s tests/simulation/test_planted_bugs.py
+	$(BIN)/python -m pytest -q -s $(UNLIMITED) tests/simulation/test_planted_bugs.py
+
+raft-sim: setup  ## Raft groups in simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
+	$(BIN)/python -m penstock.testing.raft_sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+explore: setup  ## every state of small groups of the consensus core
+	$(BIN)/python -m penstock.testing.raft_explore $(ARGS)
 
 churn: setup  ## CONSUMERS=1000000 ephemeral consumers come and go in simulated time
 	$(BIN)/python -m penstock.testing.sim --churn $(CONSUMERS)
 
+kills: setup  ## a server with file storage is killed KILLS=30 times while it is used
+	PENSTOCK_KILLS=$(KILLS) $(BIN)/python -m pytest -q $(UNLIMITED) tests/integration/jetstream/test_kill9.py \
+		tests/integration/jetstream/test_kill9_batches.py $(ARGS)
+
 spark-kills: setup  ## Spark queries whose driver, workers and server are killed KILLS=30 times each
-	SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kill tests/integration/spark/test_kills.py \
+	SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -q $(UNLIMITED) -k kill tests/integration/spark/test_kills.py \
 		tests/integration/spark/test_restart.py $(ARGS)
 
 kernel:  ## build the kernels named in K=a,b (all when empty) in place
@@ -167,8 +186,17 @@ wheel: $(STAMPS)/wheel  ## a manylinux wheel for each Python found, tested witho
 errors: setup  ## protocol/error_codes.py from schemas/errors.json
 	$(BIN)/python tools/generate_errors.py
 
+sync: setup  ## the classes of penstock.sync from those of penstock.client
+	$(BIN)/python tools/generate_sync.py
+
 features: setup  ## docs/features.md from docs/features.toml and the markers of tests
 	$(BIN)/python tools/feature_table.py
+
+pyright: setup $(STAMPS)/pyright  ## the types of the client by pyright, as the tests check them by mypy
+	$(BIN)/python -m tests.typing.check_pyright
+
+docs: setup $(STAMPS)/docs  ## the documentation site in build/site; a dead link or a missing name fails
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

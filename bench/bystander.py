@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from floods import FLOODS
@@ -43,7 +43,7 @@ class Servers:
             conf = self.folder / f"{server.name}-bystander.conf"
             conf.write_text(CONF % port)
             store = self.folder / f"{server.name}-bystander"
-            found = ServerProcess(server.name, server.command, store, more=("-c", str(conf)))
+            found = replace(server, store_dir=store, more=("-c", str(conf)), port=0, process=None)
             found.start()
             self.started[server.name] = found
         return found

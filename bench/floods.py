@@ -145,7 +145,7 @@ FLOODS = {
     "core publishes, 128 B": CORE,
     "acked publishes, 128 B": ACKED,
     "acked publishes, 16 KiB": Flood(acked(16 * 1024), flood_stream),
-    "publishes that nobody takes": Flood(lambda n: pub("flood.none", b"x" * 128, f"_INBOX.flood.{n}")),
+    "publishes without subscribers": Flood(lambda n: pub("flood.none", b"x" * 128, f"_INBOX.flood.{n}")),
     "STREAM.INFO requests": INFO,
     "PINGs": Flood(lambda number: b"PING\r\n", units_max=100_000),
     "CONNECTs": Flood(lambda number: CONNECT),

@@ -127,21 +127,51 @@ def create_stream(port: int, name: str, subject: str, storage: str = "file", **m
         control.request(f"$JS.API.STREAM.CREATE.{name}", json.dumps(config).encode())
 
 
+def await_interest(near: Wire, far: Wire) -> None:
+    """Returns when the server of `near` knows all subscriptions that `far` has made: interest is announced in
+    order, so a last one is enough."""
+    far.sock.sendall(b"SUB bench.ready ready\r\n")
+    far.ping()
+    data = b""
+    far.sock.settimeout(0.02)
+    deadline = time.perf_counter() + SILENCE_MAX_S
+    while b"MSG bench.ready ready 0\r\n\r\n" not in data:
+        near.sock.sendall(b"PUB bench.ready 0\r\n\r\n")
+        near.ping()
+        try:
+            data = data[-64:] + far.read()
+        except TimeoutError:
+            if time.perf_counter() > deadline:
+                raise LoadError("a subscription does not become known at the other server") from None
+    far.sock.settimeout(30.0)
+    far.sock.sendall(b"UNSUB ready\r\n")
+    far.ping()
+    near.ping()
+
+
 def core_msgs_per_s(
-    port: int, *, messages: int, publishers: int = 1, subscribers: int = 1, size_bytes: int = 128
+    port: int,
+    *,
+    messages: int,
+    publishers: int = 1,
+    subscribers: int = 1,
+    size_bytes: int = 128,
+    to_port: int = 0,
 ) -> float:
     """Publishers and subscribers of one subject, until the last one has received everything; published
-    messages per second."""
+    messages per second. to_port: another server, at which the subscribers are."""
     body = b"x" * size_bytes
     frame = b"PUB bench.core %d\r\n%s\r\n" % (size_bytes, body)
     delivered = b"MSG bench.core 1 %d\r\n%s\r\n" % (size_bytes, body)
     each_sends = messages // publishers
     with ExitStack() as open_wires:
-        receiving = [open_wires.enter_context(wire(port)) for _ in range(subscribers)]
+        receiving = [open_wires.enter_context(wire(to_port or port)) for _ in range(subscribers)]
         sending = [open_wires.enter_context(wire(port)) for _ in range(publishers)]
         for each in receiving:
             each.sock.sendall(b"SUB bench.core 1\r\n")
             each.ping()
+        if to_port:
+            await_interest(sending[0], receiving[-1])
         started = time.perf_counter()
         senders = [
             threading.Thread(target=_send_all, args=(each.sock, frame, each_sends)) for each in sending
@@ -273,17 +303,15 @@ def _until(sock: socket.socket, mark: bytes) -> None:
         data = data[-len(mark) :] + got
 
 
-def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128) -> float:
-    """Round trip time with one request in flight, microseconds."""
+def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128, to_port: int = 0) -> float:
+    """Round trip time with one request in flight, microseconds. to_port: another server, at which the
+    responder is."""
     body = b"x" * size_bytes
     request = b"PUB bench.rr _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
     reply = b"PUB _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
     times_s = []
-    with wire(port) as requester, wire(port) as responder:
-        responder.sock.sendall(b"SUB bench.rr 1\r\n")
-        responder.ping()
-        requester.sock.sendall(b"SUB _INBOX.rr.* 1\r\n")
-        requester.ping()
+    with wire(port) as requester, wire(to_port or port) as responder:
+        _subscribe_both(requester, responder, crosses=bool(to_port))
         to_responder = len(b"MSG bench.rr 1 _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body))
         to_requester = len(b"MSG _INBOX.rr.1 1 %d\r\n%s\r\n" % (size_bytes, body))
         for _ in range(requests):
@@ -296,18 +324,29 @@ def request_reply_median_us(port: int, *, requests: int, size_bytes: int = 128) 
     return statistics.median(times_s) * 1e6
 
 
-def requests_per_s(port: int, *, requests: int, in_flight: int, size_bytes: int = 128) -> float:
-    """Requests with up to `in_flight` outstanding; responses per second."""
+def _subscribe_both(requester: Wire, responder: Wire, *, crosses: bool) -> None:
+    """crosses: they are at different servers, which must know the subscriptions of each other."""
+    responder.sock.sendall(b"SUB bench.rr 1\r\n")
+    responder.ping()
+    requester.sock.sendall(b"SUB _INBOX.rr.* 1\r\n")
+    requester.ping()
+    if crosses:
+        await_interest(requester, responder)
+        await_interest(responder, requester)
+
+
+def requests_per_s(
+    port: int, *, requests: int, in_flight: int, size_bytes: int = 128, to_port: int = 0
+) -> float:
+    """Requests with up to `in_flight` outstanding; responses per second. to_port: another server, at which
+    the responder is."""
     body = b"x" * size_bytes
     request = b"PUB bench.rr _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
     reply = b"PUB _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body)
     asked_bytes = len(b"MSG bench.rr 1 _INBOX.rr.1 %d\r\n%s\r\n" % (size_bytes, body))
     answered_bytes = len(b"MSG _INBOX.rr.1 1 %d\r\n%s\r\n" % (size_bytes, body))
-    with wire(port) as requester, wire(port) as responder:
-        responder.sock.sendall(b"SUB bench.rr 1\r\n")
-        responder.ping()
-        requester.sock.sendall(b"SUB _INBOX.rr.* 1\r\n")
-        requester.ping()
+    with wire(port) as requester, wire(to_port or port) as responder:
+        _subscribe_both(requester, responder, crosses=bool(to_port))
 
         def respond() -> None:
             got = done = 0

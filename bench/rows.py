@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from servers import ServerProcess
 
+CPU_LEAST_S = 0.1  # the clock of CPU time ticks every 10 ms
+
 
 def itself(server: ServerProcess) -> ServerProcess:
     """The default server."""
@@ -37,6 +39,7 @@ class Scenario:
 class Row:
     scenario: Scenario
     figures: dict[str, list[float]] = field(default_factory=dict)
+    cpu_s: dict[str, list[float]] = field(default_factory=dict)  # of the servers, per measurement
 
     @property
     def rival(self) -> str:
@@ -52,6 +55,16 @@ class Row:
         if ours is None or theirs is None:
             return None
         return ours / theirs if self.scenario.bigger_is_better else theirs / ours
+
+    def cpu_ratio(self) -> float | None:
+        """CPU time of the rival by that of penstock, medians: above 1 penstock needs less.
+
+        None if one of the two processes was restarted while it was measured, or worked for too short a time.
+        """
+        ours, theirs = self.cpu_s.get("penstock"), self.cpu_s.get(self.rival)
+        if not ours or not theirs or statistics.median(ours) < CPU_LEAST_S:
+            return None
+        return statistics.median(theirs) / statistics.median(ours)
 
     def missed(self) -> bool:
         """Whether the figure misses the goal."""

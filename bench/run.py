@@ -3,6 +3,10 @@
 Both servers run as separate processes with file storage on the same disk. Every scenario runs `--rounds`
 times, once against each server per round, so that other load on the machine affects both. A ratio above 1 is
 better for penstock.
+
+`--before CHECKOUT` compares with the penstock of another checkout instead, whose kernels are built: the rows
+of the server, each with the ratio of the CPU time that both needed for the same work. Other load changes that
+ratio less than the one of rates.
 """
 
 from __future__ import annotations
@@ -13,18 +17,23 @@ import os
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import batches
 import bystander
+import clients
 import consumers
+import core_clients
+import links
 import load
 import streams
+import sync_clients
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rows import Row, Scenario
-from servers import ROOT, ServerProcess, official_server, penstock_server
+from servers import ROOT, ServerProcess, cpu_s, official_server, penstock_server, two_checkouts
 from spark import spark_rows
 
 FILL_MESSAGES = 300_000
@@ -44,6 +53,7 @@ WIDE_MESSAGES = 10_000_000
 NUM_PENDING_MAX_MS = 50
 FILTER_COST_MAX = 2
 WAITING_FILTERS = 100
+BEFORE_GOAL = 0.97
 
 
 def start_time_ms(server: ServerProcess) -> float:
@@ -225,7 +235,7 @@ def batch_rows(share: int) -> list[Scenario]:
 def fast_ingest_synced(server: ServerProcess) -> float:
     """Fast ingest where penstock, but not the official server, syncs before each ack; messages per second."""
     server.stop()
-    if server.name == "penstock":
+    if server.is_penstock:
         conf = server.store_dir.parent / "synced.conf"
         conf.write_text("jetstream { sync_interval: always }\n")
         server.more = ("-c", str(conf))
@@ -336,7 +346,11 @@ def measure(rows: list[Row], servers: list[ServerProcess], rounds: int, console:
                 order = servers if turn % 2 == 0 else servers[::-1]
                 for server in map(row.scenario.instead, order):
                     progress.update(task, description=f"{row.scenario.name}: {server.name}")
+                    process = server.process
+                    used_s = cpu_s(process.pid) if process is not None else 0.0
                     row.figures.setdefault(server.name, []).append(row.scenario.measure(server))
+                    if process is not None and server.process is process:  # else it was restarted
+                        row.cpu_s.setdefault(server.name, []).append(cpu_s(process.pid) - used_s)
                     progress.advance(task)
 
 
@@ -345,24 +359,44 @@ def format_figure(figure: float | None) -> str:
     return "-" if figure is None else f"{figure:,.2f}" if figure < 10 else f"{figure:,.0f}"
 
 
-def table(rows: list[Row]) -> Table:
-    out = Table(title="penstock beside the official server: medians")
+def table(rows: list[Row], rival_name: str) -> Table:
+    out = Table(title=f"penstock beside {rival_name}: medians")
     out.add_column("scenario")
     out.add_column("unit")
-    for name in ("penstock", "nats-server", "ratio", "goal"):
+    for name in ("penstock", rival_name, "ratio", "CPU ratio", "goal"):
         out.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         ours, theirs, ratio = row.median("penstock"), row.median(row.rival), row.ratio()
-        rival = "" if row.rival == "nats-server" else f"\n{row.rival}"
+        rival = "" if row.rival == rival_name else f"\n{row.rival}"
         out.add_row(
             row.scenario.name,
             row.scenario.unit,
             format_figure(ours),
             format_figure(theirs) + rival,
             "-" if ratio is None else f"[{'red' if row.missed() else 'green'}]{ratio:.2f}[/]",
+            format_figure(row.cpu_ratio()),
             row.aim(),
         )
     return out
+
+
+def against_before(scenarios: list[Scenario]) -> list[Scenario]:
+    """The rows to compare two checkouts with: those that measure a server, each with the same goal."""
+    return [
+        replace(scenario, goal=BEFORE_GOAL, most=None, enough=None)
+        for scenario in scenarios
+        if "redis" not in scenario.name.lower()
+    ]
+
+
+def client_and_link_scenarios(share: int, both: clients.ClientServer, pairs: links.Pairs) -> list[Scenario]:
+    """Rows about clients on the same server, and about two servers of the same kind with a link."""
+    return [
+        *core_clients.scenarios(share, both),
+        *clients.scenarios(share, both),
+        *sync_clients.scenarios(share, both),
+        *links.scenarios(share, pairs),
+    ]
 
 
 def main() -> None:
@@ -371,6 +405,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds")
     parser.add_argument("--only", default="", help="rows whose name contains this, in any case: 'spark'")
     parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument(
+        "--before", type=Path, help="a built checkout of penstock to compare with, instead of nats-server"
+    )
     parser.add_argument("--json", type=Path, help="where the figures go (out/bench.json, or bench-part.json)")
     options = parser.parse_args()
     if options.json is None:
@@ -380,16 +417,28 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 110)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=os.environ.get("TMPDIR")) as name:
         folder = Path(name)
-        servers = [s for s in (penstock_server(folder), official_server(folder)) if s is not None]
+        if options.before is not None:
+            servers = two_checkouts(folder, options.before)
+        else:
+            servers = [s for s in (penstock_server(folder), official_server(folder)) if s is not None]
         if len(servers) == 1:
             console.print("no nats-server on PATH and no go to install it: penstock is measured alone")
         rivals = streams.Rivals(folder)
         floods = bystander.Servers(folder)
+        both_clients = clients.ClientServer(folder)
         wanted = scenarios(options.quick) + streams.scenarios(5 if options.quick else 1, rivals)
         wanted += bystander.scenarios(floods)
+        pairs = links.Pairs(folder)
+        if options.before is not None:
+            wanted = against_before(wanted)
+        else:
+            wanted += client_and_link_scenarios(5 if options.quick else 1, both_clients, pairs)
         only = options.only.lower()
         rows = [Row(s) for s in wanted if only in s.name.lower()]
-        process_rows = [Row(s) for s in process_scenarios() if only in s.name.lower()]
+        at_starts = process_scenarios()
+        if options.before is not None:
+            at_starts = against_before(at_starts)
+        process_rows = [Row(s) for s in at_starts if only in s.name.lower()]
         try:
             for server in servers if rows or process_rows else ():
                 server.start()
@@ -408,11 +457,13 @@ def main() -> None:
         finally:
             rivals.stop()
             floods.stop()
+            both_clients.stop()
+            pairs.stop()
             for server in servers:
                 server.stop()
     rows += process_rows
     if rows:
-        console.print(table(rows))
+        console.print(table(rows, servers[-1].name if len(servers) == 2 else "nats-server"))
         ceiling = batches.ceiling_msgs_per_s(messages=500_000)
         console.print(
             f"the load generator sends {ceiling:,.0f} msg/s of a fast batch to a process that only acks"
@@ -422,12 +473,14 @@ def main() -> None:
             "unit": row.scenario.unit,
             "figures": row.figures,
             "ratio": row.ratio(),
+            "cpu_s": row.cpu_s,
+            "cpu_ratio": row.cpu_ratio(),
             "goal": row.scenario.goal,
             "most": row.scenario.most,
         }
         for row in rows
     }
-    if not options.no_spark:
+    if not options.no_spark and options.before is None:
         result |= spark_rows(options.only, console)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -18,6 +18,8 @@ OFFICIAL_VERSION = "v2.15.2"
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 60.0
 LOG_LINES = 20  # shown when a server does not start
+BEFORE = "before"  # the name of a penstock server of another checkout
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def official_binary() -> Path | None:
@@ -57,6 +59,12 @@ def _as_installed() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+def cpu_s(pid: int) -> float:
+    """The CPU seconds that a process has used, in user and kernel mode together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
 def last_lines(log: Path) -> str:
     """The end of a server's log, for an error: the log's folder is deleted with the benchmark."""
     lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
@@ -73,16 +81,27 @@ class ServerProcess:
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     more: tuple[str, ...] = ()  # arguments of the next start
+    has_jetstream: bool = True
+    source: Path | None = None  # a folder to import penstock from, instead of the installed package
+
+    @property
+    def is_penstock(self) -> bool:
+        """Whether it is a penstock server, of this checkout or of another."""
+        return self.name in ("penstock", BEFORE)
 
     def start(self) -> float:
         self.port = self.port or free_port()
-        arguments = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.store_dir), *self.more]
+        jetstream = ("-js", "-sd", str(self.store_dir)) if self.has_jetstream else ()
+        arguments = ["-a", "127.0.0.1", "-p", str(self.port), *jetstream, *self.more]
         log_path = self.store_dir.parent / f"{self.name}.log"
         log = log_path.open("ab")
+        environment = _as_installed()
+        if self.source is not None:
+            environment["PYTHONPATH"] = str(self.source)
         started = time.perf_counter()
         with log:
             self.process = subprocess.Popen(
-                [*self.command, *arguments], stdout=log, stderr=log, env=_as_installed()
+                [*self.command, *arguments], stdout=log, stderr=log, env=environment
             )
         while True:
             try:
@@ -141,3 +160,18 @@ def penstock_server(folder: Path) -> ServerProcess:
 def official_server(folder: Path) -> ServerProcess | None:
     binary = official_binary()
     return None if binary is None else ServerProcess("nats-server", [str(binary)], folder / "official-store")
+
+
+def two_checkouts(folder: Path, before: Path) -> list[ServerProcess]:
+    """penstock of this checkout, and of the checkout `before`, whose kernels are built.
+
+    Raises LoadError if `before` has no package.
+    """
+    servers = []
+    for name, checkout in (("penstock", ROOT), (BEFORE, before.resolve())):
+        source = checkout / "src"
+        if not (source / "penstock" / "__main__.py").exists():
+            raise LoadError(f"--before {before}: no penstock package in {source}; name a built checkout")
+        command = [sys.executable, "-m", "penstock", "serve"]
+        servers.append(ServerProcess(name, command, folder / f"{name}-store", source=source))
+    return servers

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +45,11 @@ SETTLE_S = 120.0
 DISK_CHUNK = 256 * 1024
 
 
+def _unstarted(server: ServerProcess) -> ServerProcess:
+    """The same server, not started, with a port of its own."""
+    return replace(server, port=0, process=None, more=())
+
+
 @dataclass
 class Rivals:
     """The processes that some rows measure in place of the default two."""
@@ -54,13 +59,13 @@ class Rivals:
 
     def synced(self, server: ServerProcess) -> ServerProcess:
         """penstock with `sync: always`; the official server unchanged."""
-        if server.name != "penstock":
+        if not server.is_penstock:
             return server
         conf = self.folder / "sync.conf"
         conf.write_text("jetstream { sync_interval: always }\n")
-        command = [*server.command, "-c", str(conf)]
+        name = f"{server.name}-synced"
         return self._running(
-            "penstock-synced", lambda: ServerProcess("penstock", command, self.folder / "penstock-synced")
+            name, lambda: replace(_unstarted(server), store_dir=self.folder / name, more=("-c", str(conf)))
         )
 
     def redis(self, fsync: str, server: ServerProcess) -> ServerProcess:
@@ -72,7 +77,7 @@ class Rivals:
     def fresh(self, purpose: str, server: ServerProcess) -> ServerProcess:
         """The same server with a separate store."""
         name = f"{server.name}-{purpose}"
-        return self._running(name, lambda: ServerProcess(server.name, server.command, self.folder / name))
+        return self._running(name, lambda: replace(_unstarted(server), store_dir=self.folder / name))
 
     def _running(self, name: str, make: Callable[[], ServerProcess]) -> ServerProcess:
         server = self.started.get(name)

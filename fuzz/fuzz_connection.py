@@ -7,7 +7,7 @@ is: no exception escapes, other clients get their own messages and nothing else 
 leave nothing behind, and memory doesn't grow.
 
 The first byte chooses the server, what becomes of the receiver and whether reads end ticks, the second how
-the rest is cut into reads. Servers are made anew now and then: streams that inputs create are no leak.
+the rest is cut into reads. Servers are replaced now and then: streams that inputs create are no leak.
 
 The server with authorization stands behind a proxy that says who its clients are, and trusts it.
 
@@ -248,7 +248,7 @@ class FuzzServer:
         return sum(len(account.index) for account in self.server.accounts.values())
 
     async def run(self, sent: list[tuple[int, bytes]], flags: int) -> None:
-        """What arrives, and on which connection; one that was closed is made anew."""
+        """What arrives, and on which connection; one that was closed is replaced."""
         self.inputs += 1
         peers: dict[int, Peer] = {}
         for number, data in sent:

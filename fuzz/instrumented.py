@@ -13,7 +13,10 @@ import atheris
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-PACKAGES = ("penstock.protocol", "penstock.routing", "penstock.jetstream", "penstock.net", "penstock.server")
+PACKAGES = (
+    *("penstock.protocol", "penstock.routing", "penstock.jetstream", "penstock.net", "penstock.cluster"),
+    *("penstock.server", "penstock.wal"),
+)
 
 with atheris.instrument_imports(include=list(PACKAGES)):
     for package in PACKAGES:

@@ -13,6 +13,10 @@ import pytest
 from penstock import faults
 from penstock.testing.sim.runner import fresh_seed
 from tests.support.examples import PROFILE
+from tests.support.hanging import pytest_runtest_makereport
+from tests.support.scheduling import is_slow, longest_first, pytest_xdist_make_scheduler
+
+__all__ = ["pytest_runtest_makereport", "pytest_xdist_make_scheduler"]
 
 # Installed, the package registers the plugin by itself; run from the source tree it doesn't.
 if "penstock" not in {point.name for point in entry_points(group="pytest11")}:
@@ -63,10 +67,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
                 )
 
 
+# A JVM starts within seconds, but Spark's queries wait for each other on a machine with two cores.
+SLOW_TIMEOUT_S = 600
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs against the official server may be tried once more: its races are not ours to mend, and
+    """Gives tests their order, time limits and tries.
+
+    What runs against the official server may be tried twice more: its races are not ours to fix, and
     what a race of ours does shows in the same test's run against penstock, which has one try."""
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+        if is_slow(item) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "official" in callspec.id.split("-"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
+    longest_first(items)

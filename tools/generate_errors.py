@@ -4,8 +4,8 @@
     python tools/generate_errors.py --check   exit 1, saying so, when it is not up to date
 
 An entry: name (as in the official table), code (HTTP-like), err_code, description with {placeholders}, and
-official_err_code where the official server uses another number than the specification. Entries are told
-apart by name: numbers 10203..10206 have two meanings each.
+official_err_code where the official server uses another number than the specification. Entries are
+distinguished by name: numbers 10203..10206 have two meanings each.
 """
 
 from __future__ import annotations

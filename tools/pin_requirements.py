@@ -1,7 +1,7 @@
 """Writes requirements/dev.txt: the versions that are installed here, for `make setup` to install elsewhere.
 
 What runs on a developer's machine and in CI has their rights. With exact versions a new release of any of
-these packages gets there by a commit that somebody read, and not by the next build.
+these packages gets there by a reviewed commit, and not by the next build.
 
     python tools/pin_requirements.py
 """

@@ -2,7 +2,10 @@
 
     PenstockError
      ├─ MisuseError                  the caller's fault: wrong argument or call order (a ValueError)
+     │   ├─ HistoryTooLargeError     a key-value bucket keeps 1 to 64 entries per key
      │   └─ InvalidSubjectError      an invalid subject, filter or asset name
+     │       ├─ InvalidBucketError   an invalid name of a bucket
+     │       └─ InvalidKeyError      an invalid key, or filter of keys, of a bucket
      ├─ MissingExtraError            an optional dependency is missing (an ImportError); names the extra
      ├─ ConfigError                  an invalid configuration file or option (file:line:col)
      ├─ StoreError                   an error of the disk or of stored data
@@ -11,6 +14,8 @@
      │   ├─ StoreFormatError         files of a newer penstock or of another server; not modified
      │   └─ StoreLockedError         another process uses the store directory
      ├─ ProtocolError                the peer broke the protocol: the connection closes
+     │   └─ MalformedCommandError    a stream's command that no version of this server has written
+     ├─ PayloadError                 a payload is not of the type it was decoded as (a ValueError)
      ├─ ServerError                  a server could not start, stop or perform an operation
      ├─ ClientError                  a client connection or request failed
      │   ├─ ConnectionClosedError    the connection is or was closed during the call
@@ -24,16 +29,30 @@
      │   ├─ ServerRefusedError       any other -ERR (limits, payload, control line)
      │   ├─ MaxPayloadError          the message exceeds max_payload; not sent
      │   ├─ SlowConsumerError        a subscription's queue was full: messages were dropped
+     │   ├─ ServiceError             a service answered a request with an error (code, description)
      │   ├─ RequestTimeoutError      no reply in time (also a TimeoutError)
      │   └─ NoRespondersError        no subscriber on the request's subject (status 503)
      └─ JetStreamError
          ├─ JetStreamApiError        the server refused a request: code, err_code, description
          │   ├─ NotFoundError        the object does not exist (any 404)
          │   │   ├─ StreamNotFoundError
+         │   │   │   └─ BucketNotFoundError  the key-value bucket or object store does not exist
          │   │   ├─ ConsumerNotFoundError
-         │   │   └─ MessageNotFoundError
+         │   │   ├─ MessageNotFoundError
+         │   │   ├─ KeyNotFoundError     the key has no value, or not at this revision
+         │   │   │   └─ KeyDeletedError  the key's last entry is a delete or purge marker
+         │   │   └─ ObjectNotFoundError  the object store has no such object, or it was deleted
          │   ├─ AlreadyExistsError   the name is in use with another configuration
+         │   │   ├─ BucketExistsError
+         │   │   └─ ObjectExistsError    the name of a link, or the new name of an object, is in use
+         │   ├─ SubjectsOverlapError     the subjects are those of another stream (streams)
          │   ├─ WrongLastSequenceError   an expected-sequence header did not match
+         │   │   └─ WrongRevisionError   the key's revision is not the expected one
+         │   │       └─ KeyExistsError   the key to create has a value
+         │   ├─ ValueTooLargeError   the value exceeds the bucket's max_value_size
+         │   ├─ BucketFullError      the write would exceed the bucket's max_bytes
+         │   ├─ KeyTtlNotEnabledError    the bucket does not allow TTLs of single keys
+         │   ├─ ObjectStoreSealedError   a sealed object store takes no changes
          │   ├─ JetStreamNotEnabledError
          │   ├─ DirectGetNotAllowedError the stream does not allow direct gets
          │   ├─ BatchNotEnabledError     the stream does not allow batches of this kind
@@ -43,6 +62,12 @@
          ├─ PublishNotAckedError     a publish without a valid ack
          ├─ PublishFailedError       some publishes of a windowed publisher failed
          ├─ NoStreamError            no stream takes the subject (503 on a JetStream publish)
+         ├─ ObjectError              base of errors about one object of an object store
+         │   ├─ ObjectCorruptError   its chunks do not have its size or digest
+         │   ├─ ObjectChangedError   it was replaced or deleted while it was read
+         │   └─ ObjectLinkError      a link does not lead to an object, where one is needed
+         ├─ LockNotAcquiredError     the lock stayed with another holder (also a TimeoutError)
+         ├─ LockLostError            a lock or lease expired, or another holder took it
          ├─ PullError                a pull request ended in an error status (status, description)
          └─ ConsumerGoneError        the consumer was deleted, or its heartbeats stopped
 
@@ -55,7 +80,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in typing, which a server must not import before its port listens
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+SERVICE_ERROR = "Nats-Service-Error"
+SERVICE_ERROR_CODE = "Nats-Service-Error-Code"
 
 
 class PenstockError(Exception):
@@ -130,6 +159,14 @@ class StoreLockedError(StoreError):
 
 class ProtocolError(PenstockError):
     """The peer violated the protocol; its connection is closed."""
+
+
+class MalformedCommandError(ProtocolError):
+    """A command of a stream that cannot be decoded: a damaged one, or one of a newer server."""
+
+
+class PayloadError(PenstockError, ValueError):
+    """A payload is not of the type it was decoded as. `__cause__` is the decoder's error."""
 
 
 class ServerError(PenstockError):
@@ -214,6 +251,40 @@ class SlowConsumerError(ClientError):
         )
 
 
+class ServiceError(ClientError):
+    """A service answered a request with an error, or its handler raises this to answer with one (ADR-32).
+
+    `code` is a number the service chooses, as in HTTP or its own; `description` is text for the user, one
+    line; `data` is the payload of the answer.
+    """
+
+    def __init__(self, code: int, description: str, *, data: bytes = b"") -> None:
+        self.code = int(code)
+        self.description = " ".join(description.split())
+        self.data = data
+        super().__init__(f"{self.description} [{self.code}]")
+
+    def headers(self) -> dict[str, str]:
+        """The headers of an answer with this error."""
+        return {SERVICE_ERROR: self.description, SERVICE_ERROR_CODE: str(self.code)}
+
+    @staticmethod
+    def of(headers: Mapping[str, str], data: bytes) -> ServiceError | None:
+        """The error in an answer, None if it has none. A code that is not a number becomes 500."""
+        description, code = headers.get(SERVICE_ERROR), headers.get(SERVICE_ERROR_CODE)
+        if description is None and code is None:
+            return None
+        number = int(code) if code is not None and code.isascii() and code.isdigit() else 500
+        return ServiceError(number, description or "", data=data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _service_error, (self.code, self.description, self.data)
+
+
+def _service_error(code: int, description: str, data: bytes) -> ServiceError:
+    return ServiceError(code, description, data=data)
+
+
 class RequestTimeoutError(ClientError, TimeoutError):
     """No reply arrived in time."""
 
@@ -265,8 +336,7 @@ class JetStreamApiError(JetStreamError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark pickles exceptions; without this the keyword arguments would be lost.
-        arguments = (self.code, self.err_code, self.description)
-        return type(self), arguments, {"stream": self.stream, "request": self.request}
+        return type(self), (self.code, self.err_code, self.description), self.__dict__
 
     @staticmethod
     def of(
@@ -299,6 +369,16 @@ class AlreadyExistsError(JetStreamApiError):
     """err_code 10058, 10013, 10105 or 10148: the name is in use with another configuration."""
 
 
+class SubjectsOverlapError(JetStreamApiError):
+    """err_code 10065: other streams store some of the subjects. `streams` names them, [] if not known."""
+
+    def __init__(
+        self, code: int, err_code: int, description: str, *, streams: list[str] | None = None, **known: Any
+    ) -> None:
+        self.streams = streams or []
+        super().__init__(code, err_code, description, **known)
+
+
 class WrongLastSequenceError(JetStreamApiError):
     """err_code 10071 or 10164: the expected sequence is not the last one."""
 
@@ -321,6 +401,184 @@ class BatchUnknownError(JetStreamApiError):
 
 class BatchIncompleteError(JetStreamApiError):
     """A message of an atomic batch was lost, or the batch timed out; nothing is stored."""
+
+
+# --- key-value buckets -------------------------------------------------------------------------
+
+
+class InvalidBucketError(InvalidSubjectError):
+    """The name cannot name a bucket."""
+
+
+class InvalidKeyError(InvalidSubjectError):
+    """The text is not a key of a bucket, or not a filter of keys."""
+
+
+class HistoryTooLargeError(MisuseError):
+    """A bucket keeps 1 to 64 entries per key."""
+
+
+class BucketNotFoundError(StreamNotFoundError):
+    """The bucket does not exist. `bucket` is its name."""
+
+    def __init__(self, code: int, err_code: int, description: str, *, bucket: str = "", **known: Any) -> None:
+        self.bucket = bucket
+        super().__init__(code, err_code, description, **known)
+
+
+class BucketExistsError(AlreadyExistsError):
+    """The bucket exists with another configuration. `bucket` is its name; the text lists what differs."""
+
+    def __init__(self, code: int, err_code: int, description: str, *, bucket: str = "", **known: Any) -> None:
+        self.bucket = bucket
+        super().__init__(code, err_code, description, **known)
+
+
+class KeyNotFoundError(NotFoundError):
+    """The key has no value. `bucket` and `key` identify it. `revision`: the requested one, 0 for the last."""
+
+    def __init__(
+        self,
+        code: int,
+        err_code: int,
+        description: str,
+        *,
+        bucket: str = "",
+        key: str = "",
+        revision: int = 0,
+        **known: Any,
+    ) -> None:
+        self.bucket = bucket
+        self.key = key
+        self.revision = revision
+        super().__init__(code, err_code, description, **known)
+
+
+class KeyDeletedError(KeyNotFoundError):
+    """The key was deleted or purged, or its value expired. `revision` is that of the marker."""
+
+
+class WrongRevisionError(WrongLastSequenceError):
+    """The key's last revision is not the expected one; nothing was written.
+
+    `bucket` and `key` identify it. `expected` is the requested revision (0: no value), `found` the key's last
+    one when it was read after the refusal; None if it could not be read.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        err_code: int,
+        description: str,
+        *,
+        bucket: str = "",
+        key: str = "",
+        expected: int = 0,
+        found: int | None = None,
+        **known: Any,
+    ) -> None:
+        self.bucket = bucket
+        self.key = key
+        self.expected = expected
+        self.found = found
+        super().__init__(code, err_code, description, **known)
+
+
+class KeyExistsError(WrongRevisionError):
+    """The key to create has a value, of revision `found`."""
+
+
+class ValueTooLargeError(JetStreamApiError):
+    """err_code 10054: the value is larger than the bucket's max_value_size."""
+
+
+class BucketFullError(JetStreamApiError):
+    """The write would exceed the bucket's max_bytes."""
+
+
+class KeyTtlNotEnabledError(JetStreamApiError):
+    """err_code 10166: the bucket does not allow TTLs of single keys."""
+
+
+class LockNotAcquiredError(JetStreamError, TimeoutError):
+    """Another holder kept the lock for the whole time. `bucket`, `key` and `holder` identify it."""
+
+    def __init__(self, message: str, *, bucket: str = "", key: str = "", holder: str = "") -> None:
+        self.bucket = bucket
+        self.key = key
+        self.holder = holder
+        super().__init__(message)
+
+
+class LockLostError(JetStreamError):
+    """The lock expired before its renewal, or another holder has it. `bucket` and `key` identify it."""
+
+    def __init__(self, message: str, *, bucket: str = "", key: str = "") -> None:
+        self.bucket = bucket
+        self.key = key
+        super().__init__(message)
+
+
+# --- object stores -----------------------------------------------------------------------------
+
+
+class ObjectNotFoundError(NotFoundError):
+    """The object does not exist. `bucket` and `name` identify it; `is_deleted` whether there was one."""
+
+    def __init__(
+        self,
+        code: int,
+        err_code: int,
+        description: str,
+        *,
+        bucket: str = "",
+        name: str = "",
+        is_deleted: bool = False,
+        **known: Any,
+    ) -> None:
+        self.bucket = bucket
+        self.name = name
+        self.is_deleted = is_deleted
+        super().__init__(code, err_code, description, **known)
+
+
+class ObjectExistsError(AlreadyExistsError):
+    """The name is in use by another object. `bucket` and `name` identify it."""
+
+    def __init__(
+        self, code: int, err_code: int, description: str, *, bucket: str = "", name: str = "", **known: Any
+    ) -> None:
+        self.bucket = bucket
+        self.name = name
+        super().__init__(code, err_code, description, **known)
+
+
+class ObjectStoreSealedError(JetStreamApiError):
+    """err_code 10109: the object store is sealed, and takes no changes."""
+
+
+class ObjectError(JetStreamError):
+    """Base of errors about one object: `bucket` and `name` identify it."""
+
+    def __init__(self, message: str, *, bucket: str = "", name: str = "") -> None:
+        self.bucket = bucket
+        self.name = name
+        super().__init__(message)
+
+
+class ObjectCorruptError(ObjectError):
+    """The stored chunks do not have the size or the digest that the object should have."""
+
+
+class ObjectChangedError(ObjectError):
+    """The object was replaced or deleted while it was read; get it again."""
+
+
+class ObjectLinkError(ObjectError):
+    """A link leads to a whole store, to another link or nowhere, where an object is needed."""
+
+
+# --- batches and publishes ---------------------------------------------------------------------
 
 
 class BatchEndedError(JetStreamError):
@@ -383,6 +641,7 @@ _BY_ERR_CODE: dict[int, type[JetStreamApiError]] = {
     10043: MessageNotFoundError,
     10058: AlreadyExistsError,
     10059: StreamNotFoundError,
+    10065: SubjectsOverlapError,
     10071: WrongLastSequenceError,
     10076: JetStreamNotEnabledError,
     10105: AlreadyExistsError,

@@ -39,7 +39,7 @@ def url(server: AnyServer) -> str:
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Servers of both kinds at once, with nothing configured, to be held against each other."""
+    """Servers of both kinds at once, with nothing configured, to be compared with each other."""
     with ExitStack() as stack:
         yield {
             kind: stack.enter_context(running_server(kind, tmp_path_factory.mktemp(kind))).url

@@ -21,6 +21,7 @@ class AckStateModel:
     def __post_init__(self) -> None:
         self.delivered = [0, self.start_seq - 1]
         self.floor = [0, self.start_seq - 1]
+        self.resets = self.since = 0
         self.pending: dict[int, Pending] = {}
         self.dead: dict[int, int] = {}
         self.queue: list[int] = []
@@ -97,7 +98,15 @@ class AckStateModel:
             self.move_floor()
         return len(gone)
 
+    def reset(self, seq: int, start: int) -> None:
+        resets = self.resets + 1
+        self.start_seq = seq
+        self.__post_init__()
+        self.resets, self.since, self.start_seq = resets, seq, start
+
     def truncate(self, last: int) -> None:
+        last = max(last, self.start_seq - 1)
+        self.since = min(self.since, last + 1)
         for seq in [s for s in self.pending if s > last]:
             self.settle(seq)
         self.dead = {s: n for s, n in self.dead.items() if s <= last}

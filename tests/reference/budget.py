@@ -1,4 +1,4 @@
-"""Who has a turn, in plain Python: the model that the kernel is compared with."""
+"""Which connection is served, in plain Python: the model that the kernel is compared with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BudgetModel:
     def wait(self, name: str, cost_ns: int, again: int) -> None:
         self.queue.append((name, cost_ns, again))
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         until = self.now_ns + (SHORT_NS if self.now_ns < self.crowded_until else LONG_NS)
         due, behind = self.queue, []
         while due:

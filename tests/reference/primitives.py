@@ -31,6 +31,31 @@ class NumberMap:
         return sorted((key, value) for key, values in self.values.items() for value in values)
 
 
+class IdSet:
+    """base/id_table: hashes by id, numbered from 0 on."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[int, int] = {}
+        self.used = 0
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def add(self, h: int) -> int:
+        self.hashes[self.used] = h
+        self.used += 1
+        return self.used - 1
+
+    def drop(self, id: int) -> None:
+        del self.hashes[id]
+
+    def shrink(self) -> None:
+        """Only memory changes."""
+
+    def all(self, h: int) -> list[int]:
+        return [id for id, hashed in self.hashes.items() if hashed == h]
+
+
 class NumberQueue(deque[int]):
     """base/memory: first in, first out."""
 

@@ -103,7 +103,7 @@ class PumpModel:
         return sent
 
     def choose(self, targets: list[TargetModel], size: int, pending: int) -> TargetModel | None:
-        """Those whose turn it isn't go to the end of the queue, or are passed over where priorities hold."""
+        """Those that are not served go to the end of the queue, or are passed over where priorities hold."""
         passed = 0
         while passed < len(targets):
             target = targets[passed if self.prioritized else 0]

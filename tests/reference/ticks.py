@@ -49,7 +49,7 @@ class TickModel:
             self.at_once -= 1
             self._end()
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         """The event loop goes round."""
         if not self.scheduled:
             return

@@ -18,6 +18,7 @@ import pytest
 from penstock.errors import StoreError
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.dead_letters import DeadLetters
+from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.containment import Containment
 from penstock.jetstream.durability import Durability
 from penstock.jetstream.engine_tick import EngineTick
@@ -27,6 +28,7 @@ from penstock.jetstream.stream.fast_batches import FastIngestBatches
 from penstock.jetstream.stream.message_schedules import MessageSchedules, ScheduledMessage
 from penstock.jetstream.stream.rollups import Rollups
 from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.stream.stream_timers import StreamTimers
 from penstock.jetstream.stream.subject_transforms import make_mapper
 from penstock.kernels.log import records
 from penstock.kernels.log.stream_log import StoredRecord, StreamLog
@@ -34,7 +36,8 @@ from penstock.kernels.wire.dispatch import SubjectMapper
 from penstock.protocol import headers
 from penstock.protocol.api import SubjectTransform
 from penstock.protocol.transforms import Below
-from penstock.store import blocks, recovery
+from penstock.store import recovery
+from penstock.store.blocks import BlockFiles
 from penstock.store.disk import Disk
 from penstock.store.envelope import AppendedFile
 
@@ -72,14 +75,19 @@ class WithoutNotes:
 
 def lost_tombstone(patch: pytest.MonkeyPatch) -> None:
     """Every other time, the notes that messages were removed are not written in the tick of their removal."""
-    write, compact = blocks.BlockFiles.write, blocks.compact
-    turns = iter(range(1 << 60))
+    write = BlockFiles.write
+    writes = iter(range(1 << 60))
 
-    def forgetful(files: blocks.BlockFiles, log: StreamLog) -> None:
-        write(files, WithoutNotes(log) if next(turns) % 2 else log)  # type: ignore[arg-type]
+    def forgetful(files: BlockFiles) -> None:
+        log = files._log
+        if next(writes) % 2:
+            files._log = WithoutNotes(log)  # type: ignore[assignment]
+        try:
+            write(files)
+        finally:
+            files._log = log
 
-    patch.setattr(blocks.BlockFiles, "write", forgetful)
-    patch.setattr(blocks, "compact", lambda log, most: compact(getattr(log, "log", log), most))
+    patch.setattr(BlockFiles, "write", forgetful)
 
 
 def off_by_one_in_recovery(patch: pytest.MonkeyPatch) -> None:
@@ -183,7 +191,7 @@ def republished_before_the_write(patch: pytest.MonkeyPatch) -> None:
     write = EngineTick.write
 
     def early(tick: EngineTick) -> None:
-        _to_each_changed(tick, lambda changed: changed.republisher.route(tick._engine.index))
+        _to_each_changed(tick, lambda changed: changed.republisher.route(tick._index))
         write(tick)
 
     patch.setattr(EngineTick, "write", early)
@@ -201,11 +209,11 @@ def not_republished_after_a_failed_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def acked_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    """With `sync: always`, pub acks do not wait for the sync that is under way."""
+    """With `sync: always`, pub acks do not wait for the sync in flight."""
     acknowledge = EngineTick.acknowledge
 
     def early(tick: EngineTick) -> None:
-        _to_each_changed(tick, lambda changed: changed.acknowledge(tick._engine.index))
+        _to_each_changed(tick, lambda changed: changed.effects.release(tick._index))
         acknowledge(tick)
 
     patch.setattr(EngineTick, "acknowledge", early)
@@ -281,27 +289,27 @@ def batch_taken_by_a_full_disk(patch: pytest.MonkeyPatch) -> None:
 
 def consumer_removed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
     """With `sync: always`, the answer that a consumer is gone does not wait for the disk."""
-    remove = ConsumerReplica.remove
+    delete = ConsumerRegistry.delete
 
-    def unsynced(consumer: ConsumerReplica, *, sync: bool) -> None:
-        remove(consumer, sync=False)
+    def unsynced(consumers: ConsumerRegistry, consumer: ConsumerReplica, *, sync: bool) -> None:
+        delete(consumers, consumer, sync=False)
 
-    patch.setattr(ConsumerReplica, "remove", unsynced)
+    patch.setattr(ConsumerRegistry, "delete", unsynced)
 
 
 def refused_removal_of_a_consumer_confirmed(patch: pytest.MonkeyPatch) -> None:
-    """A request is told that a consumer is gone also when the disk refused to remove its files."""
-    remove = ConsumerReplica.remove
+    """A request gets the answer that a consumer is gone also when the disk refused to remove its files."""
+    delete = ConsumerRegistry.delete
 
-    def deaf(consumer: ConsumerReplica, *, sync: bool) -> None:
+    def deaf(consumers: ConsumerRegistry, consumer: ConsumerReplica, *, sync: bool) -> None:
         with contextlib.suppress(StoreError):
-            remove(consumer, sync=sync)
+            delete(consumers, consumer, sync=sync)
 
-    patch.setattr(ConsumerReplica, "remove", deaf)
+    patch.setattr(ConsumerRegistry, "delete", deaf)
 
 
 def refused_removal_of_a_stream_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A stream whose files the disk refused to remove is gone, and its files are in the way of the next."""
+    """A stream whose files the disk refused to remove is gone, and its files block the next one."""
 
     def forget(containment: Containment, stream: StreamReplica, why: str) -> None:
         containment.take_out(stream)
@@ -312,19 +320,19 @@ def refused_removal_of_a_stream_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def due_schedules_freed_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
     """A full disk gets room by blocks of schedules whose messages are not written."""
-    store_scheduled = StreamReplica._store_scheduled
+    store_scheduled = StreamTimers._store_scheduled
 
     def freed(to: Rollups, filter_subject: bytes, seq: int, end_seq: int, looks: int) -> tuple[int, int]:
         return to._stream.log.purge_part(filter_subject, seq, end_seq, looks, sys.maxsize)
 
-    def unsaid(to: StreamReplica, produced: ScheduledMessage, ts: int) -> None:
-        to.log.end_storing()
+    def unsaid(to: StreamTimers, produced: ScheduledMessage, ts: int) -> None:
+        to._stream.log.end_storing()
         try:
             store_scheduled(to, produced, ts)
         finally:
-            to.log.begin_storing()
+            to._stream.log.begin_storing()
 
-    patch.setattr(StreamReplica, "_store_scheduled", unsaid)
+    patch.setattr(StreamTimers, "_store_scheduled", unsaid)
     patch.setattr(Rollups, "_remove", freed)
 
 
@@ -345,7 +353,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (deleted_schedule_happens, "schedules", 9),
     (schedules_forgotten_in_a_crash, "schedules", 61),
     (acked_before_the_sync, "acked means kept", 76),
-    (frame_begun_again, "acked means kept", 36),
+    (frame_begun_again, "acked means kept", 64),
     (schedule_happens_once, "schedules", 15),
     (consumer_removed_without_a_sync, "no resurrection", 14),
     (refused_removal_of_a_consumer_confirmed, "no resurrection", 3),

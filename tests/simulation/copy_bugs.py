@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.jetstream import source_consumer as origin_consumer
-from penstock.jetstream import sourcing
+from penstock.jetstream import source_consumer, sourcing
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.durability import Durability
 from penstock.jetstream.engine_tick import EngineTick
@@ -66,7 +65,7 @@ def mirrored_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
     def ahead(tick: EngineTick, now: int) -> None:
         apply(tick, now)
-        tick._engine.sourcing.advance(list(tick._changed), now)
+        tick._parts.sourcing.advance(list(tick._changed), now)
         apply(tick, now)
 
     patch.setattr(EngineTick, "apply", ahead)
@@ -87,7 +86,7 @@ def origin_let_go_before_the_write(patch: pytest.MonkeyPatch) -> None:
         consumer: ConsumerReplica | None = reader._consumer
         if consumer is not None and not consumer.closed and reader._looked > consumer.state.delivered_stream:
             settle_upto(consumer.state, consumer.stream.log, reader.source_state.filters, reader._looked, now)
-            consumer.engine.tick.touch_consumer(consumer)
+            consumer._ports.activate(consumer)
         return size
 
     patch.setattr(sourcing.LocalReader, "read", settled)
@@ -95,7 +94,7 @@ def origin_let_go_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 def consumer_outlives_its_stream(patch: pytest.MonkeyPatch) -> None:
     """A restart leaves the consumers of streams that are gone."""
-    patch.setattr(origin_consumer, "retire_orphans", lambda engine: None)
+    patch.setattr(source_consumer, "retire_orphans", lambda ports: None)
 
 
 def unwritten_is_mirrored(patch: pytest.MonkeyPatch) -> None:
@@ -117,6 +116,17 @@ def work_queue_held_by_the_gone(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def consumer_forgotten_before_it_is_used(patch: pytest.MonkeyPatch) -> None:
+    """A stream that is deleted before it read anything leaves its consumer in the origin."""
+
+    def stop(reader: sourcing.LocalReader, *, for_good: bool) -> None:
+        consumer, reader._consumer = reader._consumer, None
+        if consumer is not None and for_good and not consumer.closed:
+            reader._ports.consumers.retire(consumer)
+
+    patch.setattr(sourcing.LocalReader, "stop", stop)
+
+
 COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (source_one_too_early, "exactly once", 3),
     (source_one_too_late, "gap", 62),
@@ -128,6 +138,7 @@ COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (mirrored_before_the_write, "ahead", 1),
     (copied_when_another_sync_ends, "ahead", 20001814),
     (origin_let_go_before_the_write, "kept", 24),
-    (consumer_outlives_its_stream, "orphans", 43),
+    (consumer_outlives_its_stream, "orphans", 124),
+    (consumer_forgotten_before_it_is_used, "orphans", 98601400),
     (unwritten_is_mirrored, "ahead", 43),
 ]

@@ -3,17 +3,22 @@ bugs.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from penstock.jetstream.consumer.consumer_delivery import ConsumerDelivery
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.stream import shrinking
+from penstock.jetstream.stream.rollups import Rollups
 from penstock.kernels.log.message_block import MessageBlock
-from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ApiConsumerConfig
-from penstock.store import block_reading, blocks, recovery
-from penstock.store.files import write_atomically
+from penstock.store import block_erasing, block_reading, erasures, recovery
+from penstock.store.block_jobs import BlockJobs
+from penstock.store.block_syncs import BlockSyncs
+from penstock.store.files import sync_file, write_atomically
+from penstock.store.journal import FileConsumerStore
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.simulation.stream_bugs import removals_before_what_they_rest_on
 
@@ -41,7 +46,7 @@ def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
 
     def listed_before(consumer: ConsumerReplica, config: ApiConsumerConfig, now: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(ConsumerReplica, "_start_last_per_subject", lambda one: None)
+            inner.setattr(ConsumerDelivery, "_start_last_per_subject", lambda *_: None)
             update(consumer, config, now)
 
     patch.setattr(ConsumerReplica, "update", listed_before)
@@ -49,40 +54,44 @@ def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
 
 def index_of_a_file_with_a_hole_given_up(patch: pytest.MonkeyPatch) -> None:
     """The index of a block goes though its file tells without it only what is before a hole."""
-    patch.setattr(blocks, "is_self_contained", lambda number, data: True)
+    patch.setattr(block_erasing, "is_self_contained", lambda number, data: True)
+
+
+def room_made_up_to_an_empty_file(patch: pytest.MonkeyPatch) -> None:
+    """A full disk gets room by all files before the newest, though that one is empty after a recovery."""
+    patch.setattr(BlockJobs, "_has_records", lambda jobs, number: number in jobs._writer.known)
 
 
 def room_made_in_any_order(patch: pytest.MonkeyPatch) -> None:
     """A full disk gets room by all files that may go, though older ones stay whose removals they note."""
 
-    def any_order(files: blocks.BlockFiles, log: StreamLog) -> bool:
-        files._dropped_unwritten += log.take_dropped()
-        dropped = sorted(files._dropped + files._dropped_unwritten)
-        newest = max((number for number in dropped if number in files._known), default=0)
-        stay = {newest, files._busy_number} | files._syncing | log.superseded_blocks()
+    def any_order(jobs: BlockJobs) -> bool:
+        jobs._dropped_unwritten += jobs._log.take_dropped()
+        dropped = sorted(jobs._dropped + jobs._dropped_unwritten)
+        newest = max((number for number in dropped if number in jobs._writer.known), default=0)
+        stay = {newest} | jobs._busy | jobs._syncs.syncing | jobs._log.superseded_blocks()
         free = [number for number in dropped if number not in stay]
-        files._dropped = [number for number in files._dropped if number in stay]
-        files._dropped_unwritten = [number for number in files._dropped_unwritten if number in stay]
-        for number in free:
-            files._forget(number)
-        files._unlink(free)
+        jobs._dropped = [number for number in jobs._dropped if number in stay]
+        jobs._dropped_unwritten = [number for number in jobs._dropped_unwritten if number in stay]
+        jobs._forget(free)
+        jobs._writer.unlink(free, jobs._permit)
         return bool(free)
 
-    patch.setattr(blocks.BlockFiles, "_free_space", any_order)
+    patch.setattr(BlockJobs, "free_space", any_order)
 
 
 def rewrite_forgotten_while_written(patch: pytest.MonkeyPatch) -> None:
     """Making room forgets a rewritten block that left the log, though work in the background writes it."""
-    next_rewrite = blocks.BlockFiles._next_rewrite
+    next_rewrite = BlockJobs._next_rewrite
 
-    def idle(files: blocks.BlockFiles, log: StreamLog) -> MessageBlock | None:
-        busy, files._busy_number = files._busy_number, 0
+    def idle(jobs: BlockJobs) -> MessageBlock | None:
+        busy, jobs._busy = jobs._busy, set()
         try:
-            return next_rewrite(files, log)
+            return next_rewrite(jobs)
         finally:
-            files._busy_number = busy
+            jobs._busy = busy
 
-    patch.setattr(blocks.BlockFiles, "_next_rewrite", idle)
+    patch.setattr(BlockJobs, "_next_rewrite", idle)
 
 
 def damaged_head_stops_the_reader(patch: pytest.MonkeyPatch) -> None:
@@ -95,12 +104,48 @@ def damaged_head_stops_the_reader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(block_reading.BlockReader, "load", load)
 
 
+def finished_roll_ups_recorded_no_more(patch: pytest.MonkeyPatch) -> None:
+    """The record of the next roll-up replaces those whose removals are not on disk yet."""
+    patch.setattr(Rollups, "finished", lambda rollups, one: None)
+
+
+def limits_before_earlier_removals(patch: pytest.MonkeyPatch) -> None:
+    """An update stores its limits before the removals that came before it are on the disk."""
+    patch.setattr(shrinking, "enforced", lambda config: ())
+
+
+def failed_sync_believed_when_repeated(patch: pytest.MonkeyPatch) -> None:
+    """What a failed sync covered counts as on the disk when the next one succeeds."""
+
+    def trusting(syncs: BlockSyncs, paths: Iterable[Path]) -> None:
+        for path in paths:
+            sync_file(syncs._disk, path)
+
+    patch.setattr(BlockSyncs, "sync_files", trusting)
+
+
+def failed_sync_of_a_journal_believed_when_repeated(patch: pytest.MonkeyPatch) -> None:
+    """What a failed sync of a consumer's journal covered counts as on the disk when the next one succeeds."""
+    patch.setattr(FileConsumerStore, "_write_again", lambda store: store._distrusted.clear())
+
+
+def torn_overwriting_left(patch: pytest.MonkeyPatch) -> None:
+    """Recovery does not overwrite again a record of which power loss tore the overwriting."""
+    patch.setattr(erasures, "_is_torn", lambda data, patch: False)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
-    (tail_cut_in_two_steps, "no resurrection", 94008677),
+    (tail_cut_in_two_steps, "no resurrection", 421),
     (removals_before_what_they_rest_on, "prefix", 194),
     (index_of_a_file_with_a_hole_given_up, "acked means kept", 96011370),
+    (room_made_up_to_an_empty_file, "sequence", 98322241),
     (room_made_in_any_order, "no resurrection", 96006911),
     (rewrite_forgotten_while_written, "IndexError", 98001302),
+    (finished_roll_ups_recorded_no_more, "idempotent recovery", 98072463),
+    (limits_before_earlier_removals, "acked means kept", 98091137),
+    (failed_sync_believed_when_repeated, "acked means kept", 2013),
+    (failed_sync_of_a_journal_believed_when_repeated, "acks stay", 94008380),
+    (torn_overwriting_left, "erased", 98325493),
     (damaged_head_stops_the_reader, "StoreCorruptError", 98015210),
 ]

@@ -13,9 +13,11 @@ from penstock.jetstream.consumer.ack_handler import AckHandler
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.state import Recorder
 from penstock.jetstream.engine_tick import EngineTick
+from penstock.jetstream.pending_work import PendingWork
 from penstock.jetstream.stream import publish_checks as ingest
+from penstock.jetstream.stream import stream_recovery
 from penstock.jetstream.stream import stream_replica as stream
-from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.stream.stream_timers import StreamTimers
 from penstock.kernels.ingest import ingest as ingest_kernel
 from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.log import records
@@ -23,7 +25,9 @@ from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 from penstock.protocol.api import ApiConsumerConfig
-from penstock.store import blocks, files, recovery
+from penstock.store import block_jobs, files, recovery
+from penstock.store.block_syncs import BlockSyncs
+from penstock.store.block_writing import BlockWriter
 from penstock.store.disk import Disk
 from penstock.store.envelope import is_enveloped
 from penstock.store.file import FileStore
@@ -36,29 +40,29 @@ KIND_MESSAGE, KIND_REMOVED = 0, 1
 def index_of_unwritten_removals(patch: pytest.MonkeyPatch) -> None:
     """The index of a closed block is taken when the background gets to it, whatever was removed meanwhile."""
     live: dict[tuple[Path, int], MessageBlock] = {}
-    settle, write_index = blocks.BlockFiles._finalize_block, blocks.write_index
+    finalize, write_index = block_jobs.BlockJobs._finalize_block, block_jobs.write_index
 
-    def remembered(to: blocks.BlockFiles, log: StreamLog, block: MessageBlock) -> None:
+    def remembered(to: block_jobs.BlockJobs, block: MessageBlock) -> None:
         live[to._directory, block.number] = block
-        settle(to, log, block)
+        finalize(to, block)
 
     def late(to: files.OpenFiles, directory: Path, number: int, index: bytes, **options: Any) -> None:
         block = live.get((directory, number))
         is_there = block is not None and block.closed and block.resident
         write_index(to, directory, number, block.export_index() if block and is_there else index, **options)
 
-    patch.setattr(blocks.BlockFiles, "_finalize_block", remembered)
-    patch.setattr(blocks, "write_index", late)
+    patch.setattr(block_jobs.BlockJobs, "_finalize_block", remembered)
+    patch.setattr(block_jobs, "write_index", late)
 
 
 def removals_before_what_they_rest_on(patch: pytest.MonkeyPatch) -> None:
     """Blocks are written back to front: notes of removals before what replaces the removed."""
 
-    def backwards(to: blocks.BlockFiles, log: StreamLog) -> None:
-        for block in reversed(log.unwritten()):
+    def backwards(to: BlockWriter, *, in_order: bool = False) -> None:
+        for block in reversed(to._log.unwritten()):
             to._write_block(block)
 
-    patch.setattr(blocks.BlockFiles, "_write_new", backwards)
+    patch.setattr(BlockWriter, "write_new", backwards)
 
 
 def half_a_batch_in_the_second_recovery(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +94,7 @@ def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
     settle = AckHandler._settle
 
     def strict(acks: AckHandler, stream_seq: int, consumer_seq: int) -> int:
-        known = consumer_seq <= acks._consumer.state.delivered_consumer
+        known = consumer_seq <= acks._state.delivered_consumer
         return settle(acks, stream_seq, consumer_seq) if known else 0
 
     patch.setattr(AckHandler, "_settle", strict)
@@ -98,7 +102,7 @@ def ack_of_a_lost_delivery_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def state_gone_before_the_removals(patch: pytest.MonkeyPatch) -> None:
     """A consumer ends before its stream has written which messages its acks removed."""
-    patch.setattr(EngineTick, "write_removals", lambda tick, stream: None)
+    patch.setattr(PendingWork, "write_removals", lambda pending, stream: None)
 
 
 def _records_in(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int]]:
@@ -137,30 +141,25 @@ def number_of_a_removed_message_used_again(patch: pytest.MonkeyPatch) -> None:
 
 def write_not_in_order(patch: pytest.MonkeyPatch) -> None:
     """The files of one write are synced in any order."""
-    write_new = blocks.BlockFiles._write_new
-
-    def at_once(to: blocks.BlockFiles, log: StreamLog) -> None:
-        to._in_order = False
-        write_new(to, log)
-
-    patch.setattr(blocks.BlockFiles, "_write_new", at_once)
+    write_new = BlockWriter.write_new
+    patch.setattr(BlockWriter, "write_new", lambda to, **_: write_new(to))
 
 
 def work_overtakes_the_sync(patch: pytest.MonkeyPatch) -> None:
     """Blocks are rewritten, indexed and removed before what replaced their messages is on the disk."""
-    patch.setattr(blocks.BlockFiles, "_paths_after", lambda *_: [])
+    patch.setattr(BlockSyncs, "paths_after", lambda *_: [])
 
 
 def marker_past_the_limit(patch: pytest.MonkeyPatch) -> None:
     """A marker is stored though a stream that discards new messages has no room for it."""
-    leave_marker = StreamReplica._leave_marker
+    leave_marker = StreamTimers._leave_marker
 
-    def unchecked(to: StreamReplica, subject: bytes) -> None:
+    def unchecked(to: StreamTimers, subject: bytes) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(ingest, "check_room", lambda *_: None)
             leave_marker(to, subject)
 
-    patch.setattr(StreamReplica, "_leave_marker", unchecked)
+    patch.setattr(StreamTimers, "_leave_marker", unchecked)
 
 
 def repeated_ack_confirmed_unsynced(patch: pytest.MonkeyPatch) -> None:
@@ -178,7 +177,7 @@ def repeated_ack_confirmed_unsynced(patch: pytest.MonkeyPatch) -> None:
 
 def message_ids_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
     """Recovery does not look for message ids."""
-    patch.setattr(stream, "recover_ids", lambda *_: iter(()))
+    patch.setattr(stream_recovery, "recover_ids", lambda *_: iter(()))
 
 
 def ids_found_past_their_window(patch: pytest.MonkeyPatch) -> None:
@@ -195,7 +194,7 @@ def recovered_ids_of_the_next_message(patch: pytest.MonkeyPatch) -> None:
                 ids.add(value, seq + 1, ts)
         return iter(())
 
-    patch.setattr(stream, "recover_ids", shifted)
+    patch.setattr(stream_recovery, "recover_ids", shifted)
 
 
 def pending_dropped_by_an_update(patch: pytest.MonkeyPatch) -> None:
@@ -215,10 +214,10 @@ def forgotten_deliveries_come_back(patch: pytest.MonkeyPatch) -> None:
     """That a consumer was ahead of its stream, which power loss took messages from, is not synced."""
     reconcile = Recorder._reconcile
 
-    def unsynced(recorder: Recorder, last_seq: int, start_seq: int) -> None:
+    def unsynced(recorder: Recorder, *args: int) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(FileConsumerStore, "sync", lambda store: None)
-            reconcile(recorder, last_seq, start_seq)
+            reconcile(recorder, *args)
 
     patch.setattr(Recorder, "_reconcile", unsynced)
 
@@ -229,10 +228,10 @@ STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (half_a_batch_in_the_second_recovery, "atomic", 61),
     (state_gone_before_the_removals, "idempotent recovery", 30002706),
     (repeated_ack_confirmed_unsynced, "acks stay", 30011826),
-    (forgotten_deliveries_come_back, "one a key", 91000074),
+    (forgotten_deliveries_come_back, "delivered", 91004618),
     (ack_of_a_lost_delivery_dropped, "acks stay", 7001436),
     (number_of_a_removed_message_used_again, "sequence", 20),
-    (write_not_in_order, "acked means kept", 20014071),
+    (write_not_in_order, "shown means kept", 20014071),
     (work_overtakes_the_sync, "sequence", 94000171),
     (marker_past_the_limit, "limits", 20006861),
     (message_ids_forgotten_in_a_crash, "no duplicate", 1),

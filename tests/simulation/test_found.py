@@ -15,7 +15,7 @@ from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.sim_disk import Killed, SimDisk
 from penstock.testing.sim.sim_executor import SimExecutor
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 from tests.support.engine import EngineHarness
 from tests.support.simdisks import FailingDisk, TearAt
 
@@ -26,7 +26,7 @@ def opened(disk: SimDisk, *, block_size: int = 4000) -> FileStore:
 
 def test_a_confirmed_ack_survives_power_loss_of_a_server_that_always_syncs() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     bench.consumer("x", durable_name="x")
     bench.store_messages("s.1", "s.2")
     [message, _] = bench.pull("x", b"2").take()
@@ -35,7 +35,7 @@ def test_a_confirmed_ack_survives_power_loss_of_a_server_that_always_syncs() -> 
     bench.tick()
     assert len(confirmations) == 1
     disk.lose_power(all_of_it=True)
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     assert bench.floors("x") == (2, 2, 1, 1)
 
 
@@ -57,7 +57,7 @@ def test_a_message_and_the_one_it_replaced_are_not_both_there_after_a_crash() ->
 
 
 def test_num_pending_counts_a_removal_ahead_though_the_front_moved_over_a_gap() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages(*(f"s.{number}" for number in range(6)))
     bench.consumer("x", durable_name="x")
     bench.engine.streams["S"].delete_message(2, erase=False)
@@ -96,15 +96,15 @@ def test_what_a_killed_process_wrote_is_synced_by_the_next_one() -> None:
 
 def test_a_consumer_that_a_killed_process_made_is_synced_by_the_next_one() -> None:
     disk = SimDisk(Random(1))
-    ConsumerBench(opened(disk).account("$G"), sync_always=True).consumer("x", durable_name="x")
+    ConsumerHarness(opened(disk).account("$G"), sync_always=True).consumer("x", durable_name="x")
     disk.restart()
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     bench.store_messages("s.1")
     [message] = bench.pull("x", b"1").take()
     bench.ack(message, reply=b"_OK")
     bench.tick()
     disk.lose_power(all_of_it=True)
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     assert bench.floors("x") == (1, 1, 1, 1)
 
 
@@ -157,8 +157,8 @@ def test_a_periodic_sync_that_failed_is_tried_again() -> None:
     assert EngineHarness(opened(disk).account("$G")).state("S")["messages"] == 1
 
 
-def test_num_pending_counts_anew_when_the_front_passed_the_consumer() -> None:
-    bench = ConsumerBench()
+def test_num_pending_counts_again_when_the_front_passed_the_consumer() -> None:
+    bench = ConsumerHarness()
     bench.store_messages(*(f"s.{number}" for number in range(6)))
     bench.consumer("x", durable_name="x")
     assert bench.info("x")["num_pending"] == 6
@@ -181,7 +181,7 @@ def test_a_duplicate_is_known_after_a_crash_that_left_the_newest_block_empty() -
 
 def test_a_consumer_whose_files_the_disk_refuses_to_remove_does_not_stop_the_server() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"))
+    bench = ConsumerHarness(opened(disk).account("$G"))
     bench.consumer("x", inactive_threshold=1_000_000_000)
     disk.fail_rate = 1.0
     bench.wait_until(bench.now + 5_000_000_000)
@@ -245,7 +245,7 @@ def test_a_time_is_found_behind_a_block_of_notes() -> None:
 
 
 def test_num_pending_does_not_count_what_is_stored_before_the_sequence_a_consumer_begins_with() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("x", deliver_policy="by_start_sequence", opt_start_seq=6)
     bench.consumer("y", deliver_policy="by_start_sequence", opt_start_seq=6, filter_subject="s.y")
     bench.store_messages("s.x", "s.y", "s.x")
@@ -379,7 +379,7 @@ class LastFirst(Random):
         return stop - 1
 
 
-def test_a_sync_does_not_leave_out_what_a_removal_under_way_has_yet_to_sync() -> None:
+def test_a_sync_does_not_leave_out_what_a_removal_in_progress_has_yet_to_sync() -> None:
     disk, background = SimDisk(Random(1)), SimExecutor()
     background.random = LastFirst(1)
     store = FileStore("/store", disk=disk, block_size=200, executor=background)

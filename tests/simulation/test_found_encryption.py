@@ -39,7 +39,7 @@ def consumer_of(store: FileStore) -> ConsumerStore:
 
 
 @pytest.mark.parametrize("room", [0, 5, 8, 30, 32, 40])
-def test_a_journal_whose_first_bytes_did_not_fit_on_the_disk_is_begun_anew_by_the_next_start(
+def test_a_journal_whose_first_bytes_did_not_fit_on_the_disk_is_begun_again_by_the_next_start(
     room: int,
 ) -> None:
     disk = SimDisk(Random(1))
@@ -59,7 +59,7 @@ def test_a_journal_whose_first_bytes_did_not_fit_on_the_disk_is_begun_anew_by_th
 
 
 class CountingDisk(SimDisk):
-    """Counts replaced files, and refuses to read the blocks when it is told to."""
+    """Counts replaced files, and refuses to read the blocks on request."""
 
     renames = 0
     unreadable = False
@@ -116,7 +116,7 @@ def test_an_erasure_that_the_disk_interrupts_leaves_the_encrypted_file_fit_to_be
 
 
 @pytest.mark.parametrize("key", [KEY, None])
-def test_an_erasure_in_a_block_that_can_not_be_read_is_told_and_the_stream_goes_on(
+def test_an_erasure_in_a_block_that_can_not_be_read_is_reported_and_the_stream_goes_on(
     key: StoreKey | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = CountingDisk(Random(1))

@@ -80,3 +80,60 @@ def test_messages_behind_a_hole_stay_when_the_store_gets_a_key(operation: int) -
     opened(disk, key).write()
     assert is_enveloped(disk.read(MSGS / "1.blk"))
     assert present(disk, key) == [1, 2, 3, 4, 5]
+
+
+class Tearing(SimDisk):
+    """A disk that loses power in the middle of the write to an offset of the first block."""
+
+    tears_at = -1
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
+        if offset == self.tears_at and self._fds[fd] is self._file(MSGS / "1.blk"):
+            super().write(fd, data[: len(data) // 2], offset)
+            self._file(MSGS / "1.blk").sync()
+            self.tears_at = -1
+            raise Killed
+        return super().write(fd, data, offset)
+
+
+def half_erased(seq: int, block_size: int) -> tuple[Tearing, StreamStore]:
+    """Four messages, and power is lost in the middle of overwriting one."""
+    disk = Tearing(Random(1))
+    account = FileStore("/store", disk=disk, block_size=block_size).account("$G")
+    stream = account.create_stream("S", b"{}", "file")
+    for number in range(1, 5):
+        stream.log.append(b"S.%d" % number, b"", b"secret-%d." % number * 20, number)
+    stream.write()
+    stream.sync()
+    disk.tears_at = disk.read(MSGS / "1.blk").index(b"S.%d" % seq) - 22
+    stream.log.remove(seq, True)
+    with pytest.raises(Killed):
+        stream.write()
+    assert b"secret-%d." % seq in disk.read(MSGS / "1.blk")
+    return disk, opened(disk)
+
+
+@pytest.mark.parametrize("block_size", [600, 10_000], ids=["closed block", "open block"])
+def test_a_record_whose_overwriting_power_loss_tore_is_overwritten_again(block_size: int) -> None:
+    disk, stream = half_erased(2, block_size)
+    stream.write()
+    assert b"secret-2." not in disk.read(MSGS / "1.blk")
+    assert present(disk) == [1, 3, 4]
+    assert not disk.exists(MSGS / "erasing")
+
+
+@pytest.mark.parametrize("seq", [1, 4])
+@pytest.mark.parametrize("operation", range(1, 9))
+def test_an_erasure_beside_a_torn_one_is_done_after_a_restart(operation: int, seq: int) -> None:
+    disk, stream = half_erased(2, 10_000)
+    stream.log.remove(seq, True)
+    disk.kill_at = disk.ops + operation
+    with contextlib.suppress(Killed):
+        stream.write()
+        disk.kill_at = None
+    stream = opened(disk)
+    gone = stream.log.load(seq) is None
+    stream.write()
+    content = disk.read(MSGS / "1.blk")
+    assert b"secret-2." not in content
+    assert not (gone and b"secret-%d." % seq in content)

@@ -7,18 +7,18 @@ from random import Random
 from penstock.protocol import headers
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 
 
 def opened(disk: SimDisk) -> FileStore:
     return FileStore("/store", disk=disk, block_size=4000)
 
 
-def bench_on(disk: SimDisk, **settings: int) -> ConsumerBench:
-    return ConsumerBench(opened(disk).account("$G"), **settings)
+def bench_on(disk: SimDisk, **settings: int) -> ConsumerHarness:
+    return ConsumerHarness(opened(disk).account("$G"), **settings)
 
 
-def terminate_one(bench: ConsumerBench) -> None:
+def terminate_one(bench: ConsumerHarness) -> None:
     bench.create("DEAD", "dead", duplicate_window=SECOND)
     bench.consumer("c", durable_name="c", metadata={"penstock.dead_letter": "dead"})
     bench.store_messages("s.1")
@@ -94,12 +94,12 @@ def test_a_letter_waits_until_it_is_written_that_its_message_was_given_up() -> N
 
 def test_power_loss_does_not_bring_a_second_letter_where_syncs_are_waited_for() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     terminate_one(bench)
     for _ in range(2):
         bench.tick()
     disk.lose_power(all_of_it=True)
-    bench = ConsumerBench(opened(disk).account("$G"), now=bench.now, sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), now=bench.now, sync_always=True)
     bench.pass_time(60 * SECOND)
     assert bench.pull("c", b"1").take() == []
     for _ in range(4):

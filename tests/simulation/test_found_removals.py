@@ -13,7 +13,7 @@ import pytest
 from penstock.store.file import FileStore
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.sim_disk import Killed, SimDisk
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 from tests.support.engine import EngineHarness
 
 OFFLINE_STREAM, OFFLINE_CONSUMER = 10194, 10195
@@ -80,19 +80,19 @@ def test_power_loss_after_a_restart_leaves_a_removed_stream_whole_or_out_of_sigh
             assert account.open_stream("S").log.messages == 1, seed
 
 
-def test_a_deleted_consumer_does_not_come_back_with_the_power_where_syncs_are_waited_for() -> None:
+def test_a_deleted_consumer_does_not_come_back_after_a_power_failure_where_syncs_are_waited_for() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     bench.consumer("x", durable_name="x")
     bench.store_messages("s.1")
     assert bench.api("CONSUMER.DELETE.S.x")["success"]
     disk.lose_power(all_of_it=True)
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     assert list(bench.engine.streams["S"].consumers) == []
 
 
 class DiskWithoutSyncs(SimDisk):
-    """Names change, and come to the disk only while it is well."""
+    """Names change, and come to the disk only while it works."""
 
     is_well = True
 
@@ -120,19 +120,19 @@ def test_a_stream_whose_files_the_disk_refuses_to_remove_is_offline_until_a_requ
 
 def test_a_stream_that_the_disk_refused_to_remove_is_whole_after_a_restart() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"))
+    bench = ConsumerHarness(opened(disk).account("$G"))
     bench.consumer("x", durable_name="x")
     bench.store_messages("s.1")
     disk.fail_rate = 1.0
     assert "error" in bench.api("STREAM.DELETE.S")
     disk.restart()
-    bench = ConsumerBench(opened(disk).account("$G"))
+    bench = ConsumerHarness(opened(disk).account("$G"))
     assert bench.info("x")["num_pending"] == 1
 
 
 def test_a_consumer_whose_files_the_disk_refuses_to_remove_is_offline_until_a_request_removes_it() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     bench.consumer("x", durable_name="x")
     disk.fail_rate = 1.0
     assert bench.api("CONSUMER.DELETE.S.x")["error"]["code"] == 500
@@ -140,14 +140,14 @@ def test_a_consumer_whose_files_the_disk_refuses_to_remove_is_offline_until_a_re
     assert bench.info("x")["error"]["err_code"] == OFFLINE_CONSUMER
     assert bench.define("x", durable_name="x")["error"]["err_code"] == OFFLINE_CONSUMER
     assert bench.api("CONSUMER.DELETE.S.x")["success"]
-    assert not ConsumerBench(opened(after_power_loss(disk)).account("$G")).engine.streams["S"].consumers
+    assert not ConsumerHarness(opened(after_power_loss(disk)).account("$G")).engine.streams["S"].consumers
     bench.consumer("x", durable_name="x")
 
 
 @pytest.mark.parametrize("what", ["STREAM.DELETE.S", "CONSUMER.DELETE.S.x"])
 def test_a_removal_is_refused_until_the_names_are_on_the_disk(what: str) -> None:
     disk = DiskWithoutSyncs(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk).account("$G"), sync_always=True)
     bench.consumer("x", durable_name="x")
     disk.root.sync_all()
     disk.is_well = False
@@ -155,13 +155,13 @@ def test_a_removal_is_refused_until_the_names_are_on_the_disk(what: str) -> None
         assert bench.api(what)["error"]["code"] == 500
     disk.is_well = True
     assert bench.api(what)["success"]
-    after = ConsumerBench(opened(after_power_loss(disk)).account("$G"))
+    after = ConsumerHarness(opened(after_power_loss(disk)).account("$G"))
     assert not after.engine.streams["S"].consumers
 
 
 def test_the_consumer_of_an_offline_stream_goes_with_it() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), stream={"retention": "workqueue"})
+    bench = ConsumerHarness(opened(disk).account("$G"), stream={"retention": "workqueue"})
     bench.create("T", sources=[{"name": "S"}], subjects=["t"])
     bench.tick()
     disk.fail_rate = 1.0
@@ -174,7 +174,7 @@ def test_the_consumer_of_an_offline_stream_goes_with_it() -> None:
 
 def test_what_was_acked_while_a_consumer_was_offline_leaves_a_work_queue_when_it_is_removed() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), stream={"retention": "workqueue"})
+    bench = ConsumerHarness(opened(disk).account("$G"), stream={"retention": "workqueue"})
     for name in "xy":
         bench.consumer(name, durable_name=name, filter_subject=f"s.{name}")
     bench.store_messages("s.y", "s.x")
@@ -203,7 +203,7 @@ class DiskWithFullBlocks(SimDisk):
 
 def test_no_consumer_ends_while_the_removals_by_its_acks_can_not_be_written() -> None:
     disk = DiskWithFullBlocks(Random(1))
-    bench = ConsumerBench(opened(disk).account("$G"), stream={"retention": "workqueue"})
+    bench = ConsumerHarness(opened(disk).account("$G"), stream={"retention": "workqueue"})
     bench.consumer("x", durable_name="x", filter_subject="s.x")
     bench.consumer("y", inactive_threshold=5 * SECOND, filter_subject="s.y")
     bench.store_messages("s.x", "s.y")
@@ -218,11 +218,11 @@ def test_no_consumer_ends_while_the_removals_by_its_acks_can_not_be_written() ->
     bench.pass_time(20 * SECOND)
     assert sorted(bench.engine.streams["S"].consumers) == ["x", "y"]
     disk.restart()
-    assert ConsumerBench(opened(disk).account("$G")).state("S")["messages"] == 0
+    assert ConsumerHarness(opened(disk).account("$G")).state("S")["messages"] == 0
 
     disk.is_well = True
     disk.restart()
-    bench = ConsumerBench(opened(disk).account("$G"), now=bench.now)
+    bench = ConsumerHarness(opened(disk).account("$G"), now=bench.now)
     assert bench.api("CONSUMER.DELETE.S.x")["success"]
     bench.pass_time(20 * SECOND)
     assert not bench.engine.streams["S"].consumers

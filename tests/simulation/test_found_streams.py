@@ -17,7 +17,7 @@ from penstock.store.files import OpenFiles
 from penstock.store.recovery import _indexed
 from penstock.testing.sim.sim_disk import Killed, SimDisk
 from penstock.testing.sim.sim_executor import SimExecutor
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 from tests.support.engine import EngineHarness
 from tests.support.simdisks import FailingDisk, TearAt
 
@@ -118,7 +118,7 @@ def test_a_damaged_message_of_a_batch_is_left_out_alone_when_later_ones_are_kept
 def test_a_consumer_that_power_loss_brings_back_has_its_acks(swept: bool) -> None:
     for seed in range(60):
         disk = SimDisk(Random(seed))
-        bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True)
+        bench = ConsumerHarness(opened(disk, block_size=4000).account("$G"), sync_always=True)
         bench.consumer("x", durable_name="x")
         bench.store_messages("s.1", "s.2")
         for message in bench.pull("x", b"2").take():
@@ -133,14 +133,14 @@ def test_a_consumer_that_power_loss_brings_back_has_its_acks(swept: bool) -> Non
         else:
             bench.api("CONSUMER.DELETE.S.x")
         disk.lose_power()
-        bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True)
+        bench = ConsumerHarness(opened(disk, block_size=4000).account("$G"), sync_always=True)
         if "x" in bench.engine.streams["S"].consumers:
             assert bench.floors("x") == (2, 2, 2, 2), seed
 
 
 def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"))
+    bench = ConsumerHarness(opened(disk, block_size=4000).account("$G"))
     bench.consumer("x", durable_name="x", ack_policy="all", ack_wait=SECOND)
     bench.store_messages("s.1")
     assert bench.pull("x", b"1").seqs() == [1]
@@ -149,7 +149,7 @@ def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() 
     [message] = bench.pull("x", b"1").take()
     assert message.numbers[:3] == (2, 1, 2)
     disk.lose_power(all_of_it=True)
-    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), now=bench.now)
+    bench = ConsumerHarness(opened(disk, block_size=4000).account("$G"), now=bench.now)
     confirmations = bench.listen(b"_OK")
     bench.ack(message, reply=b"_OK")
     bench.tick()
@@ -162,7 +162,7 @@ def test_an_ack_of_a_delivery_that_power_loss_took_back_is_confirmed_and_kept() 
 @pytest.mark.parametrize("syncing", [False, True])
 def test_an_ack_that_repeats_one_is_confirmed_when_that_one_is_on_the_disk(syncing: bool) -> None:
     disk, background = SimDisk(Random(1)), SimExecutor()
-    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True)
+    bench = ConsumerHarness(opened(disk, block_size=4000).account("$G"), sync_always=True)
     bench.consumer("x", durable_name="x", ack_policy="explicit", ack_wait=SECOND)
     bench.store_messages("s.1")
     [message] = bench.pull("x", b"1").take()
@@ -176,7 +176,7 @@ def test_an_ack_that_repeats_one_is_confirmed_when_that_one_is_on_the_disk(synci
     bench.tick()
     assert len(confirmations) == 1
     disk.lose_power(all_of_it=True)
-    bench = ConsumerBench(opened(disk, block_size=4000).account("$G"), sync_always=True, now=bench.now)
+    bench = ConsumerHarness(opened(disk, block_size=4000).account("$G"), sync_always=True, now=bench.now)
     assert bench.info("x")["ack_floor"]["stream_seq"] == 1
 
 
@@ -359,3 +359,22 @@ def test_what_a_recovery_cut_does_not_come_back_beside_what_was_stored_since(ope
         found = [message.payload for seq in range(1, log.last_seq + 1) if (message := log.load(seq))]
         assert len({payload[:3] for payload in found}) <= 1, (seed, found)
         disk.restart()
+
+
+class Started(EngineHarness):
+    """An engine that has recovered, and runs no tick: nothing was read from an origin yet."""
+
+    def tick(self) -> None:
+        return
+
+
+def test_a_mirror_that_is_deleted_right_after_a_start_leaves_no_consumer_in_its_origin() -> None:
+    store = opened(SimDisk(Random(1)), block_size=600).account("$G")
+    bench = EngineHarness(store)
+    bench.create("S", "s.*", retention="interest")
+    bench.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "S"}})
+    bench.tick()
+    assert [one.is_driven for one in bench.engine.streams["S"].consumers.values()] == [True]
+    bench = Started(store, now=bench.now)
+    bench.engine.registry.delete("M")
+    assert not bench.engine.streams["S"].consumers

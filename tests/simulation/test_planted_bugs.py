@@ -10,13 +10,16 @@ import pytest
 from penstock.testing.sim.runner import run_seed
 from tests.simulation.bugs import PLANTED
 from tests.simulation.copy_bugs import COPY_BUGS
+from tests.simulation.effect_bugs import EFFECT_BUGS
+from tests.simulation.group_bugs import GROUP_BUGS
 from tests.simulation.recovery_bugs import RECOVERY_BUGS
+from tests.simulation.replica_bugs import REPLICA_BUGS
 from tests.simulation.stream_bugs import STREAM_BUGS
 
 SEEDS = 200
 
 
-ALL = PLANTED + COPY_BUGS + RECOVERY_BUGS + STREAM_BUGS
+ALL = PLANTED + COPY_BUGS + EFFECT_BUGS + GROUP_BUGS + RECOVERY_BUGS + STREAM_BUGS + REPLICA_BUGS
 
 
 @pytest.mark.parametrize(("plant", "rule", "hint"), ALL, ids=[plant.__name__ for plant, _, _ in ALL])

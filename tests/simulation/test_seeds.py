@@ -20,7 +20,7 @@ FIXED = range(1, 41, CHUNK)
 FRESH = range(0, 20, CHUNK)
 
 
-def hold(seed: int) -> None:
+def check_seed(seed: int) -> None:
     outcome = run_seed(seed)
     if outcome.failure is not None:
         smaller, _ = shrink(outcome)
@@ -31,12 +31,12 @@ def hold(seed: int) -> None:
 @pytest.mark.parametrize("first", FIXED)
 def test_seeds_pass(first: int) -> None:
     for seed in range(first, first + CHUNK):
-        hold(seed)
+        check_seed(seed)
 
 
 @pytest.mark.parametrize("seed", REGRESSION_SEEDS)
 def test_a_seed_that_failed_once_passes(seed: int) -> None:
-    hold(seed)
+    check_seed(seed)
 
 
 def test_regression_seeds_are_sorted_and_there_once() -> None:
@@ -47,7 +47,7 @@ def test_regression_seeds_are_sorted_and_there_once() -> None:
 def test_fresh_seeds_pass(offset: int) -> None:
     first = int(os.environ["SIM_FIRST"]) + offset
     for seed in range(first, first + CHUNK):
-        hold(seed)
+        check_seed(seed)
 
 
 def test_many_seeds_begin_by_the_clock_and_print_the_first_one_and_the_work_per_seed() -> None:
@@ -64,8 +64,10 @@ def test_many_seeds_begin_by_the_clock_and_print_the_first_one_and_the_work_per_
 
 
 def test_a_seed_gives_the_same_events_in_every_process() -> None:
+    # The last of them ended differently where the order of a set of strings decided.
     program = (
-        "from penstock.testing.sim.runner import run_seed; print([run_seed(n).digest for n in range(1, 6)])"
+        "from penstock.testing.sim.runner import run_seed; "
+        "print([run_seed(n).digest for n in (1, 2, 3, 4, 98440014)])"
     )
     digests = {
         subprocess.run(
@@ -73,7 +75,7 @@ def test_a_seed_gives_the_same_events_in_every_process() -> None:
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
             capture_output=True, check=True,
         ).stdout
-        for hash_seed in (1, 2)
+        for hash_seed in (1, 3)
     }  # fmt: skip
     assert len(digests) == 1
 

@@ -1,4 +1,4 @@
-"""Certificates for TLS tests, made anew for each run."""
+"""Certificates for TLS tests, made for each run."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Delivered(NamedTuple):
 class Inbox:
     """A client's subscription, and what arrives on it."""
 
-    def __init__(self, bench: ConsumerBench, subject: bytes, queue: bytes = b"") -> None:
+    def __init__(self, bench: ConsumerHarness, subject: bytes, queue: bytes = b"") -> None:
         self.subject = subject
         self._bench = bench
         self._sink = ClientSink(DirtyList())
@@ -74,7 +74,7 @@ class Inbox:
         self._bench.index.remove(self._subscription)
 
 
-class ConsumerBench(EngineHarness):
+class ConsumerHarness(EngineHarness):
     """Stream S on `s.>` and what its consumers need."""
 
     def __init__(
@@ -125,9 +125,9 @@ class ConsumerBench(EngineHarness):
         delivered, floor = info["delivered"], info["ack_floor"]
         return delivered["consumer_seq"], delivered["stream_seq"], floor["consumer_seq"], floor["stream_seq"]
 
-    def restarted(self) -> ConsumerBench:
+    def restarted(self) -> ConsumerHarness:
         """The same store under a new engine; the old one just stops, as if it had been killed."""
-        return ConsumerBench(self.store, now=self.now)
+        return ConsumerHarness(self.store, now=self.now)
 
     def pass_time(self, ns: int) -> None:
         self.wait_until(self.now + ns)

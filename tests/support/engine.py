@@ -6,9 +6,10 @@ import itertools
 import json
 from typing import Any
 
-from penstock.jetstream.engine import JetStreamEngine
+from penstock.jetstream.api import ApiService
+from penstock.jetstream.commands import CommandSink
+from penstock.jetstream.engine import JetStreamEngine, SharedState
 from penstock.jetstream.limits import EngineConfig
-from penstock.jetstream.shared_state import SharedState
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
@@ -29,6 +30,7 @@ class EngineHarness:
         *,
         now: int = START_NS,
         shared: SharedState | None = None,
+        commands: CommandSink | None = None,
         **settings: Any,
     ) -> None:
         self.now = now
@@ -39,11 +41,13 @@ class EngineHarness:
         self.engine = JetStreamEngine(
             self.index,
             self.store,
+            api=ApiService,
             config=EngineConfig(server_name="srv", version="2.14.0", **settings),
             clock=lambda: self.now,
             new_id=lambda: f"id{next(ids):06d}",
             wake=self._woken,
             shared=shared,
+            commands=commands,
         )
         self.engine.recover(now)
         self._inboxes = itertools.count(1)

@@ -12,7 +12,7 @@ START, APPEND, COMMIT, EOB, PING = range(5)
 
 
 class FastPublisher:
-    """Sends what it is told, in order or not; `heard` are the answers since the last look."""
+    """Sends what the test asks for, in order or not; `heard` are the answers since the last look."""
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from typing import Any
 from penstock.protocol import snapshot_archive
 from penstock.server.config.directives import load
 from penstock.server.server import Server
+from penstock.server.tick import Tick
 from tests.support.file_probes import archived, entry, packed
 
 SERVED_S = 5.0  # a bystander waits so long
@@ -288,8 +289,16 @@ class Scenario:
         assert self.server._tick is not None
         for _ in range(seconds if seconds < 5 else 3):
             self._ahead_ns += SECOND * (1 if seconds < 5 else seconds // 3)
-            self.server._tick._on_timer()
+            self._fire_timer(self.server._tick)
             await self._turns()
+
+    def _fire_timer(self, tick: Tick) -> None:
+        """The loop calls what the timer is set to, now. (Its time is not the one that the test moves.)"""
+        timer = tick._timer
+        if timer is not None and not timer.cancelled():
+            call: tuple[Any, ...] = timer._callback, *timer._args  # type: ignore[attr-defined]
+            timer.cancel()
+            asyncio.get_running_loop().call_soon(*call)
 
     async def _turns(self) -> None:
         """What was sent has its consequences.
@@ -338,6 +347,18 @@ class Scenario:
         self.b.writer.write(b"PUB talk.x 2\r\nhi\r\n")
         await self.c.until(b"MSG talk.x")
         assert not self.server.failed
+
+    async def keeps_time(self) -> None:
+        """Raises when what time causes for a bystander does not come."""
+        reply = b"_INBOX.a.time.%d" % next(self._counts)
+        expiring = {"batch": 1, "expires": SECOND // 2}
+        self.a.writer.write(pub("$JS.API.CONSUMER.MSG.NEXT.B.pull", expiring, reply.decode()))
+        await self.a.pass_on()
+        waiting = asyncio.create_task(self.a.until(reply))
+        while not waiting.done():
+            await self.let_pass(1)
+            await asyncio.wait([waiting], timeout=0.01)  # a timer that failed is set again a little later
+        assert b"408" in await waiting, "time passed, and a pull request did not expire"
 
     async def stop(self) -> None:
         for client in (self.a, self.b, self.c, self.victim):

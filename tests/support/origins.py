@@ -101,4 +101,4 @@ async def streams_on(url: str, *, keep: bool = False, **login: Any) -> AsyncIter
     yield streams
     for name in [] if keep else (await streams.api("STREAM.NAMES"))["streams"] or []:
         await streams.delete(name)
-    await streams.client.close()  # a test may have connected anew
+    await streams.client.close()  # a test may have connected again

@@ -161,7 +161,7 @@ def _use_consumer(session: Session) -> None:
 
 
 def _restored(session: Session) -> None:
-    session.step("later", 6.0)  # a restore that nobody sends anything to ends
+    session.step("later", 6.0)  # a restore that gets no chunks ends
     request(session, "STREAM.DELETE.H", b"")
 
 

@@ -60,7 +60,7 @@ class Served:
 def served(kind: str, directory: Path, conf: str, *flags: str, log: bool = True) -> Iterator[Served]:
     """A server of a kind of KINDS with this configuration, as a process with a log file in `directory`.
 
-    Without `log` it writes where conf and flags say; it is then waited for by whoever knows where.
+    Without `log` it writes where conf and flags say; the caller then waits for it.
     """
     directory.mkdir(exist_ok=True)
     path, log_path = directory / "nats.conf", directory / "server.log"

@@ -1,4 +1,4 @@
-"""A server whose event loop tells how long it worked without giving others a turn.
+"""A server whose event loop tells how long it worked without serving others.
 
 The server runs in a thread of its own, on asyncio's loop: between two calls of `select` no socket is read and
 no timer fires, so the CPU time of the thread in between is what other clients wait for. CPU time, not time on
@@ -7,8 +7,8 @@ the clock: a busy machine must not look like a slow server.
 Time can be moved on, for the loop's timers and the server's clock alike, so that what a request causes later
 is seen at once.
 
-Rejected: uvloop, which servers run on where it is installed. It has no place between two turns to measure at,
-and what is measured is our code, which is the same.
+Rejected: uvloop, which servers run on where it is installed. It has no place between two iterations to
+measure at, and what is measured is our code, which is the same.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ScannedServer:
     # -- what was seen
 
     def take_longest_ms(self) -> float:
-        """The longest work without a turn since this was asked last."""
+        """The longest time without a new iteration since this was asked last."""
         longest, self._selector.longest_ns = self._selector.longest_ns, 0
         return longest / 1e6
 

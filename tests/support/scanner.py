@@ -100,7 +100,7 @@ class Session:
         self.port = self.server.call(lambda server: server.port)
 
     def restart(self) -> None:
-        """Stops and starts the server on what it stored; a start has nobody to hold up, so that it is not
+        """Stops and starts the server on what it stored; a start delays no client, so that it is not
         measured. Raises what the start raises."""
         self.step("before the start")
         self._drop_clients()

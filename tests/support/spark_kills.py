@@ -99,7 +99,7 @@ def kill_one_worker(chance: random.Random) -> bool:
 
 
 def slowly(frame: DataFrame) -> DataFrame:
-    """The same rows, held up in Python workers, so that a kill finds the read under way."""
+    """The same rows, held up in Python workers, so that a kill finds the read in progress."""
 
     def hold_up(batches: Any) -> Any:
         import time

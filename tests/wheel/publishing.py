@@ -1,4 +1,4 @@
-"""A client from a wheel: requests, and a stream of as many messages as it is told. Run by tools/wheels.py."""
+"""A client from a wheel: requests, and a stream of that many messages. Run by tools/wheels.py."""
 
 from __future__ import annotations
 

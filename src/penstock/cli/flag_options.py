@@ -34,8 +34,16 @@ def options_of(found: dict[str, Any]) -> ServerOptions:
         jetstream = structs.replace(jetstream, store_dir=store_dir)
     if "tls_on" in found or "tls_verify" in found:
         changes["tls"] = _tls_options(options.tls, found)
+    if _CLUSTER_FLAGS & found.keys():
+        from penstock.cli.cluster_flags import cluster_of
+
+        changes["cluster"] = cluster_of(options.cluster, found)
     return structs.replace(options, jetstream=jetstream, **changes)
 
+
+_CLUSTER_FLAGS = frozenset(
+    {"cluster_listen", "routes", "no_advertise", "cluster_advertise", "connect_retries"}
+)
 
 _SEVERAL = {
     "debug_and_trace": ("debug", "trace"),
@@ -45,10 +53,7 @@ _SEVERAL = {
 
 
 def _refuse_what_needs_others(found: dict[str, Any]) -> None:
-    """Raise ConfigError for unsupported flags: clustering, the profiling port, a bad syslog address."""
-    for flag in ("cluster_listen", "routes"):
-        if found.get(flag):
-            raise ConfigError(f"--{flag} needs clusters, which this server does not support; leave it out")
+    """Raise ConfigError for unsupported flags: the profiling port, a bad syslog address."""
     if found.get("profile"):
         from penstock.server.config.directives import NO_PROFILE
 

@@ -113,13 +113,31 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(("tlsverify",), "tls_verify", bool, "Enable TLS, verify client certificates"),
         Flag(("tlscacert",), "ca_file", str, "Client certificate CA for verification", "<file>"),
     ),
-    "Cluster options (a server stands alone: what would connect it to others is refused)": (
-        Flag(("cluster", "cluster_listen"), "cluster_listen", str, "Refused", "<url>"),
-        Flag(("routes",), "routes", str, "Refused", "<url, ...>"),
-        Flag(("cluster_name",), "cluster_name", str, "Cluster name", "<name>"),
-        Flag(("no_advertise",), "no_advertise", bool, "Without meaning"),
-        Flag(("cluster_advertise",), "cluster_advertise", str, "Without meaning", "<url>"),
-        Flag(("connect_retries",), "connect_retries", int, "Without meaning", "<number>"),
+    "Cluster options": (
+        Flag(
+            ("cluster", "cluster_listen"),
+            "cluster_listen",
+            str,
+            "Address for other servers; port -1 = any free port",
+            "<url>",
+        ),
+        Flag(("routes",), "routes", str, "Other servers to connect to", "<url, ...>"),
+        Flag(("cluster_name",), "cluster_name", str, "Cluster name (default: generated)", "<name>"),
+        Flag(("no_advertise",), "no_advertise", bool, "Do not advertise client URLs to other servers"),
+        Flag(
+            ("cluster_advertise",),
+            "cluster_advertise",
+            str,
+            "Address to advertise to other servers",
+            "<host:port>",
+        ),
+        Flag(
+            ("connect_retries",),
+            "connect_retries",
+            int,
+            "Attempts to connect to servers that are not in routes",
+            "<number>",
+        ),
     ),
     "Profiling options": (
         Flag(("profile",), "profile", int, "Refused, unless 0: use py-spy on the process", "<port>"),

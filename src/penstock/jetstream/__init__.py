@@ -4,8 +4,12 @@ Read first `engine_tick.py`: it has the steps of a tick (apply, write, acknowled
 contracts on which durability rests. Then read `stream/stream_replica.py` and `consumer/consumer_replica.py`,
 the two state machines that these steps drive.
 
-    engine.py              the streams of an account: create, update, delete, look up
-    engine_tick.py         pending work of a tick, deadlines, failed writes
+    engine.py              constructs the parts of an account's JetStream and connects them by their ports
+    stream_table.py        the streams of an account by name, open and offline
+    stream_registry.py     their life: create, update, delete
+    consumer_registry.py   the consumers of its streams: create, recover, delete
+    engine_tick.py         the steps of a tick
+    pending_work.py        what they have to do: streams, consumers, deadlines, postponed calls
     stream/                one stream: publishes and their checks, batches, retention, schedules, sources
     consumer/              one consumer: delivery, acks, redelivery, groups, dead letters
     api/                   requests to `$JS.API.>`: endpoints, handlers, responses
@@ -21,10 +25,14 @@ the two state machines that these steps drive.
                            source_consumer.py makes an origin retain messages for them
     snapshot.py, restore.py, transfers.py
                            archives of streams, out and in
-    slices.py, reviews.py, indexing.py
+    slices.py, stream_removals.py, reviews.py, indexing.py
                            long work, divided among ticks
+    waiting.py             limits on queued requests
     advisories.py          events and metrics under `$JS.EVENT`
     preview.py             predicts the outcome of a publish, for message traces
+
+Imports point from the API to the engine, from there to its parts, to consumers and to streams
+(`[tool.importlinter]` in pyproject.toml). Nothing takes the engine: each part takes its ports.
 
 Invariants:
 - No IO, clock or randomness: the store, the time and ids are passed in. The same calls have the same results,

@@ -7,33 +7,73 @@ queried each time. Bytes are those of each stream's last note(); reserved bytes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
+from penstock.jetstream.commands import LimitBatches, LimitRollups
+from penstock.jetstream.inflight import Inflight
+from penstock.jetstream.limits import (
+    ATOMIC_INFLIGHT_PER_STREAM,
+    ATOMIC_INFLIGHT_TOTAL,
+    FAST_INFLIGHT_PER_STREAM,
+    FAST_INFLIGHT_TOTAL,
+    EngineConfig,
+)
+from penstock.jetstream.stream.rollups import Allowance
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.stream_table import StreamTable
 from penstock.jetstream.tiers import flat, tiered
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import AccountInfo, ApiError, ApiStreamConfig, StorageType
+from penstock.protocol.api import AccountInfo, ApiStats, ApiStreamConfig, StorageType
 
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
-    from penstock.jetstream.limits import EngineConfig
-    from penstock.jetstream.stream.stream_replica import StreamReplica
+
+class HasCapacity(Protocol):
+    """An account of the server."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """Its use of storage."""
 
 
 class Capacity:
-    """Capacity of one account's engine."""
+    """Capacity of one account's engine.
 
-    def __init__(self, engine: JetStreamEngine, engines: Iterable[JetStreamEngine]) -> None:
-        """engines: a live view of the server's engines, whose use counts against the server's limits."""
-        self._engine = engine
-        self._engines = engines
+    table: its streams. inflight: open atomic batches of the server. allowance: what its roll-ups may remove
+    at once. restoring: returns the bytes of incomplete streams of a storage. api_stats: shown in infos.
+    accounts: a live view of the server's accounts, whose use counts against the server's limits; this one is
+    among them once it is open.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        table: StreamTable,
+        accounts: Iterable[HasCapacity],
+        *,
+        inflight: Inflight,
+        allowance: Allowance,
+        restoring: Callable[[StorageType], int],
+        api_stats: ApiStats,
+    ) -> None:
+        self._streams = table.open
+        self._accounts = accounts
+        self._inflight = inflight
+        self._allowance = allowance
+        self._restoring = restoring
+        self._api_stats = api_stats
         self._used = dict.fromkeys(StorageType, 0)
         self._accounted: dict[StreamReplica, int] = {}  # each stream's part of it
+        self.configure(config)
 
-    @property
-    def _config(self) -> EngineConfig:
-        return self._engine.config
+    def configure(self, config: EngineConfig) -> None:
+        """Applies changed limits to what comes next."""
+        self._config = config
+        # The account's own limit, and the server's for all accounts; -1 = no limit. (Used in every tick.)
+        self._limits = {
+            StorageType.MEMORY: (config.account_memory_max, config.max_memory),
+            StorageType.FILE: (config.account_storage_max, config.max_storage),
+        }
+        self._no_tier = None if config.has_tier(1) else codes.NO_LIMITS
 
     # --- what is held --------------------------------------------------------------------------
 
@@ -55,28 +95,36 @@ class Capacity:
         """The sum of max_bytes of the streams of this storage, except `without`."""
         return sum(
             stream.config.max_bytes
-            for stream in self._engine.streams.values()
+            for stream in self._streams.values()
             if stream is not without and stream.config.storage is storage and stream.config.max_bytes > 0
         )
 
     def fast_batches(self) -> int:
         """The number of open fast batches."""
-        return sum(stream.fast.batches.count for stream in self._engine.streams.values())
+        count = 0  # a plain loop, like those below: they run in every tick that stores something
+        for stream in self._streams.values():
+            count += stream.fast.batches.count
+        return count
 
     def _used_elsewhere(self, storage: StorageType) -> int:
-        used = 0  # a plain loop: runs in every tick that stores something
-        for engine in self._engines:
-            if engine is not self._engine:
-                used += engine.capacity.used(storage)
+        used = 0
+        for account in self._accounts:
+            capacity = account.capacity
+            if capacity is not self:
+                used += capacity._used[storage]
         return used
 
     def _reserved_elsewhere(self, storage: StorageType) -> int:
-        others = (engine for engine in self._engines if engine is not self._engine)
-        return sum(engine.capacity.reserved(storage) for engine in others)
+        others = (one.capacity for one in self._accounts if one.capacity is not self)
+        return sum(capacity.reserved(storage) for capacity in others)
 
     def _fast_batches_elsewhere(self) -> int:
-        others = (engine for engine in self._engines if engine is not self._engine)
-        return sum(engine.capacity.fast_batches() for engine in others)
+        count = 0
+        for account in self._accounts:
+            capacity = account.capacity
+            if capacity is not self:
+                count += capacity.fast_batches()
+        return count
 
     def info(self) -> AccountInfo:
         """The account's use and limits, as `$JS.API.INFO` returns them."""
@@ -85,49 +133,47 @@ class Capacity:
             storage=self._used[StorageType.FILE],
             reserved_memory=self.reserved(StorageType.MEMORY),
             reserved_storage=self.reserved(StorageType.FILE),
-            streams=len(self._engine.streams),
-            consumers=sum(len(stream.consumers) for stream in self._engine.streams.values()),
+            streams=len(self._streams),
+            consumers=sum(len(stream.consumers) for stream in self._streams.values()),
             limits=flat(self._config),
             domain=self._config.domain,
-            api=self._engine.api_stats,
+            api=self._api_stats,
         )
         return tiered(info, self._config.tiers) if self._config.tiers else info
 
     # --- what is allowed -----------------------------------------------------------------------
 
-    def _limits(self, storage: StorageType) -> tuple[int, int]:
-        """The account's own limit, and the server's for all accounts; -1 = no limit."""
-        config = self._engine.config
-        if storage is StorageType.MEMORY:
-            return config.account_memory_max, config.max_memory
-        return config.account_storage_max, config.max_storage
-
     def has_room(self, storage: StorageType, size: int) -> bool:
         """Whether `size` more bytes of this storage fit. Restores in progress count as used."""
-        used = self._used[storage] + self._engine.transfers.used(storage) + size
-        own, limit = self._limits(storage)
+        used = self._used[storage] + self._restoring(storage) + size
+        own, limit = self._limits[storage]
         return not (0 <= own < used or 0 <= limit < used + self._used_elsewhere(storage))
 
     def admit(self, stream: StreamReplica) -> None:
-        """Sets what the stream may store now: whether it rejects publishes, and the size up to which it may
-        grow."""
+        """Sets what the stream may store now: whether it rejects publishes, the size up to which it may
+        grow, how many batches it may open, and how many messages its roll-ups may remove at once.
+
+        Other streams share all of that, so a command that changes the stream can not depend on it: what is
+        set here is a command itself, applied before the next one where it has changed.
+        """
         storage = stream.config.storage
-        own, limit = self._limits(storage)
+        own, limit = self._limits[storage]
         used = self._used[storage]
         bytes_end = None if own < 0 else self._accounted.get(stream, 0) + own - used
-        refusal = stream.durability.failure or self._refusal(storage, own, limit, used)
+        refusal = stream.durability.failure or self._no_tier
+        if refusal is None:
+            if 0 <= own <= used:
+                refusal = codes.ACCOUNT_RESOURCES_EXCEEDED
+            elif 0 <= limit <= used + self._used_elsewhere(storage):
+                refusal = codes.INSUFFICIENT_RESOURCES
         if refusal is not stream.refuse_all or bytes_end != stream.bytes_end:
             stream.admit(refusal, bytes_end)
-
-    def _refusal(self, storage: StorageType, own: int, limit: int, used: int) -> ApiError | None:
-        """Why the account, with limit `own` of its own and `limit` of the server, cannot store publishes now;
-        None when it can."""
-        config = self._engine.config
-        if config.tiers and not config.has_tier(1):
-            return codes.NO_LIMITS
-        if 0 <= own <= used:
-            return codes.ACCOUNT_RESOURCES_EXCEEDED
-        return codes.INSUFFICIENT_RESOURCES if 0 <= limit <= used + self._used_elsewhere(storage) else None
+        if stream.takes_batches:
+            limits = self._batch_limits(stream)
+            if limits != stream.batch_limits:
+                stream.apply(limits, stream.now)
+        if stream.rollups.left != self._allowance.left:
+            stream.apply(LimitRollups(self._allowance.left), stream.now)
 
     def check(self, config: ApiStreamConfig, present: StreamReplica | None) -> None:
         """Checks the limits for a new stream, or for an update of `present`.
@@ -135,17 +181,17 @@ class Capacity:
         Raises JetStreamApiError 10120 without a limit for its tier, 10113 and 10122 for its max_bytes, 10027
         for one stream too many, 10028 and 10047 when the reservations exceed the limits.
         """
-        if not self._config.has_tier(1):
-            raise codes.NO_LIMITS.exception()
+        if self._no_tier is not None:
+            raise self._no_tier.exception()
         is_memory = config.storage is StorageType.MEMORY
         own = self._config.memory_max_stream_bytes if is_memory else self._config.storage_max_stream_bytes
         if self._config.max_bytes_required and config.max_bytes <= 0:
             raise codes.STREAM_MAX_BYTES_REQUIRED.exception()
         if 0 < own < config.max_bytes:
             raise codes.STREAM_MAX_STREAM_BYTES_EXCEEDED.exception()
-        if present is None and 0 <= self._config.max_streams <= len(self._engine.streams):
+        if present is None and 0 <= self._config.max_streams <= len(self._streams):
             raise codes.MAXIMUM_STREAMS_LIMIT.exception()
-        own_limit, limit = self._limits(config.storage)
+        own_limit, limit = self._limits[config.storage]
         if limit < 0 or config.max_bytes <= 0:
             return
         wanted = self.reserved(config.storage, present) + config.max_bytes
@@ -154,9 +200,23 @@ class Capacity:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
 
-    def may_start_fast_batch(self, count: int) -> bool:
-        """Whether one more fast batch of a stream that has `count` fits the limits of the stream and of the
-        server."""
-        own_max = self._config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
-        total_max = self._config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
-        return count < own_max and self.fast_batches() + self._fast_batches_elsewhere() < total_max
+    def _batch_limits(self, stream: StreamReplica) -> LimitBatches:
+        """The batches that the stream may have open. What it has itself counts on both sides, so that the
+        limits stay the same while others open and close none."""
+        config, inflight = self._config, self._inflight
+        others = inflight.atomic - stream.atomic.staged.count
+        atomic_end = config.batch_inflight_per_stream_max or ATOMIC_INFLIGHT_PER_STREAM
+        atomic_total = config.batch_inflight_total_max or ATOMIC_INFLIGHT_TOTAL
+        fast_end = 0
+        if stream.config.allow_batched:
+            fast_end = config.batch_inflight_per_stream_max or FAST_INFLIGHT_PER_STREAM
+            fast_total = config.batch_inflight_total_max or FAST_INFLIGHT_TOTAL
+            others_fast = self.fast_batches() + self._fast_batches_elsewhere() - stream.fast.batches.count
+            fast_end = min(fast_end, fast_total - others_fast)
+        return LimitBatches(
+            atomic_end=max(0, min(atomic_end, atomic_total - others)),
+            staged_end=max(0, config.batch_bytes_max - inflight.staged.bytes + stream.atomic.total.bytes),
+            fast_end=max(0, fast_end),
+            messages_max=config.batch_messages_max,
+            timeout_ns=config.batch_timeout_ns,
+        )

@@ -10,6 +10,9 @@ everything in its log is durable. Then the collected publishes are applied as on
 What a request changes is synced inline before its response: such changes are rare, and a background sync
 would have to defer the response.
 
+`Commit` is what the engine needs; LocalCommit is the one for a stream with one replica. The simulation has
+another one, whose commits come late, in any order among streams, or fail (testing/sim/quorum_commit.py).
+
 Invariants: each sync that starts is followed by exactly one event of the stream's durability, its end or its
 failure; between a write and the end of its sync, nothing of a stream leaves the server.
 
@@ -23,7 +26,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock import faults
 from penstock.errors import StoreWriteError
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
+
+
+SyncEnd = Callable[[StoreWriteError | None], object]
+"""Called when a sync ended, with its error."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,60 @@ class CommitPorts:
     stream_failed: Callable[[Exception, StreamReplica], None]
 
 
+class Commit(Protocol):
+    """Commits what the streams of one account's engine applied.
+
+    in_flight: the streams whose commit acks wait for; while there are some, requests wait. sync_due,
+    retry_due: when (ns) the next periodic sync starts, and what failed is written again; None for never.
+    """
+
+    in_flight: set[StreamReplica]
+    sync_due: int | None
+    retry_due: int | None
+
+    @property
+    def has_failing(self) -> bool:
+        """Whether the last write or commit of a stream failed."""
+
+    def configure(self, config: EngineConfig) -> None:
+        """Applies changed options to what is written next."""
+
+    def is_unwritten(self, stream: StreamReplica) -> bool:
+        """Whether the stream has changes to be written."""
+
+    def note(self, stream: StreamReplica) -> None:
+        """Records that a command changed the stream: the tick writes it."""
+
+    def drop(self, stream: StreamReplica) -> None:
+        """Forgets a stream that is deleted or set aside. A commit in flight ends without effect."""
+
+    def begin_again(self, streams: Iterable[StreamReplica]) -> None:
+        """Writes all of them in the next tick: a step failed and lost track of what changed."""
+
+    def write(self) -> None:
+        """Writes what changed, and starts the commits that acks wait for."""
+
+    def write_now(self, stream: StreamReplica) -> None:
+        """Writes a request's change before its response. Raises StoreWriteError: the change is applied, and
+        written when the disk recovers, but until then a crash could lose it."""
+
+    def retry_later(self) -> None:
+        """Requests a retry of what failed to be written, after `write_retry`."""
+
+    def sync_if_due(self, now: int) -> None:
+        """Starts the periodic sync when it is due."""
+
+    def take_retries(self, now: int) -> list[StreamReplica] | None:
+        """The streams to write again; None when no retry is due."""
+
+
 class LocalCommit:
     """Commits what the streams of one account's engine applied to the local disk.
 
-    in_flight: how many background syncs are in flight that acks wait for. sync_due, retry_due: when (ns) the
-    next periodic sync starts, and what failed is written again; None for never.
+    in_flight: the streams with a background sync in flight that acks wait for; while there are some,
+    requests wait. A set, because a number would stay wrong after a fault between its change and that of the
+    stream's durability. sync_due, retry_due: when (ns) the next periodic sync starts, and what failed is
+    written again; None for never.
     """
 
     def __init__(self, config: EngineConfig, ports: CommitPorts) -> None:
@@ -67,7 +123,7 @@ class LocalCommit:
         self._ports = ports
         self._unwritten: dict[str, StreamReplica] = {}
         self._failing: dict[str, StreamReplica] = {}  # streams whose last write or sync failed
-        self.in_flight = 0
+        self.in_flight: set[StreamReplica] = set()
         self._starting = False  # start_sync() runs
         self._unsynced: dict[str, StreamReplica] = {}  # to be synced by the next periodic sync
         self.sync_due: int | None = None
@@ -95,9 +151,10 @@ class LocalCommit:
         """Forgets a stream that is deleted or set aside. A sync in flight ends without effect."""
         for table in (self._unwritten, self._failing, self._unsynced):
             table.pop(stream.name, None)
-        if stream.durability.close():
-            self.in_flight -= 1
+        if stream in self.in_flight:
+            self.in_flight.remove(stream)
             self._ports.wake()
+        stream.durability.close()
 
     def begin_again(self, streams: Iterable[StreamReplica]) -> None:
         """Writes all of them in the next tick: a step failed and lost track of what changed."""
@@ -141,7 +198,7 @@ class LocalCommit:
                 # A request's response follows in this tick and must not precede durability: sync inline.
                 stream.store.sync()
             else:
-                self._start_sync(stream)
+                self._start(stream, stream.store.start_sync)
                 return
         except StoreWriteError as error:
             self._failed(stream, error)
@@ -162,15 +219,15 @@ class LocalCommit:
 
     # --- syncing -------------------------------------------------------------------------------
 
-    def _start_sync(self, stream: StreamReplica) -> None:
-        """Starts the sync of a stream that was written. Raises StoreWriteError when it ended at once and
-        failed."""
+    def _start(self, stream: StreamReplica, start: Callable[[SyncEnd], object]) -> None:
+        """Starts the sync of a stream that was written; `start` takes what to call at its end. Raises
+        StoreWriteError when it ended at once and failed."""
         failed: list[StoreWriteError] = []
 
         def done(error: StoreWriteError | None) -> None:
-            if not stream.durability.is_syncing:
+            if stream not in self.in_flight:
                 return  # drop() ended it: the stream was deleted or set aside during the sync
-            self.in_flight -= 1
+            self.in_flight.remove(stream)
             # A store may complete the sync inside start_sync(). The caller is then still writing: it gets the
             # error as an exception, and its tick sends the acks itself.
             starting = self._starting
@@ -187,13 +244,13 @@ class LocalCommit:
                 self._committed(stream)
 
         # Block the stream before the sync starts: from here until done(), nothing of it may leave the server.
-        # Count it at once: what raises from here on sets the stream aside, and drop() counts it out again.
+        # Note it at once: what raises from here on sets the stream aside, and drop() removes it again.
         recovered = stream.durability.sync_started()
-        self.in_flight += 1
+        self.in_flight.add(stream)
         self._ports.blocked(stream, True)
         self._starting = True
         try:
-            stream.store.start_sync(partial(faults.contain, done, partial(self._sync_lost, stream)))
+            start(partial(faults.contain, done, partial(self._sync_lost, stream)))
         finally:
             self._starting = False
         if failed:
@@ -224,10 +281,11 @@ class LocalCommit:
         if error is None or stream.durability.state is State.CLOSED:
             return
         log.error("stream %s: the periodic sync failed, the next one retries: %s", stream.name, error)
+        self.note(stream)  # the next tick writes what the sync covered again: the system may have dropped it
         self._unsynced[stream.name] = stream
         if self.sync_due is None:
             self.sync_due = self._ports.clock() + self._config.sync_interval_ns
-            self._ports.wake()
+        self._ports.wake()
 
     # --- deadlines -----------------------------------------------------------------------------
 

@@ -25,19 +25,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock import faults
 from penstock.errors import JetStreamApiError, StoreError
+from penstock.jetstream.capacity import Capacity
+from penstock.jetstream.commands import HoldMessages
+from penstock.jetstream.commit import Commit
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.deferrals import Deferrals
+from penstock.jetstream.pending_work import PendingWork
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.stream_table import StreamTable
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import error_codes as codes
-
-if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-    from penstock.jetstream.engine import JetStreamEngine
-    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 FORESEEN = (JetStreamApiError, StoreError)
 
@@ -51,10 +54,35 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Containment:
-    """Handles unexpected exceptions of one account's engine."""
+    """Handles unexpected exceptions of one account's engine.
 
-    def __init__(self, engine: JetStreamEngine) -> None:
-        self._engine = engine
+    account: its name. index, table, pending, commit, deferrals, capacity: what a failed stream is taken out
+    of. stop_readers: stops the readers of a stream's mirror or sources until a restart. reader_failures:
+    returns the streams with a stopped reader, and why.
+    """
+
+    def __init__(
+        self,
+        account: str,
+        index: SubscriptionIndex,
+        table: StreamTable,
+        pending: PendingWork,
+        commit: Commit,
+        deferrals: Deferrals,
+        capacity: Capacity,
+        *,
+        stop_readers: Callable[[StreamReplica], None],
+        reader_failures: Callable[[], list[tuple[str, str]]],
+    ) -> None:
+        self._account = account
+        self._index = index
+        self._table = table
+        self._pending = pending
+        self._commit = commit
+        self._deferrals = deferrals
+        self._capacity = capacity
+        self._stop_readers = stop_readers
+        self._reader_failures = reader_failures
 
     # --- what failed ---------------------------------------------------------------------------
 
@@ -67,15 +95,15 @@ class Containment:
         stream = consumer.stream
         fault = self._note(error, f"consumer {consumer.name} of stream {stream.name}")
         self.leave_out(stream, consumer.name, faults.describe(fault))
-        self._engine.tick.forget_consumer(consumer)
+        self._pending.forget_consumer(consumer)
         if stream.consumers.get(consumer.name) is consumer:
             del stream.consumers[consumer.name]
         self._each(consumer.abandon)
 
     def step_failed(self, error: Exception, *_: object) -> None:
-        """A step of a tick raised outside of every stream and consumer."""
+        """A step of a tick raised outside of every stream and consumer. The caller checks everything in the
+        next tick."""
         self._note(error, "step of a tick")
-        self._engine.tick.begin_again()
 
     def work_failed(self, error: Exception, *_: object) -> None:
         """Logs an exception in work without a caller that waits for it and without state to discard."""
@@ -93,8 +121,6 @@ class Containment:
 
     def change_failed(self, error: Exception, asset: StreamReplica | ConsumerReplica) -> None:
         """The same for pull requests, which are so frequent that they have their own `try` statement."""
-        from penstock.jetstream.stream.stream_replica import StreamReplica
-
         if isinstance(error, FORESEEN):
             return
         if isinstance(asset, StreamReplica):
@@ -106,36 +132,53 @@ class Containment:
 
     def set_aside(self, stream: StreamReplica, why: str) -> None:
         """Takes the stream offline: releases everything, and writes nothing."""
-        self._engine.offline[stream.name] = why
+        self._table.offline[stream.name] = why
         self.take_out(stream)
         self._each(partial(self._refuse_waiting, stream, why), stream.store.abandon)
 
     def take_out(self, stream: StreamReplica) -> None:
         """Disconnects a stream from subscriptions, timers and pending work."""
-        engine = self._engine
         consumers = list(stream.consumers.values())
         self._each(
-            partial(engine.drop_stream, stream),
-            partial(engine.deferrals.drop, stream),
-            partial(engine.commit.drop, stream),
-            partial(stream.unsubscribe, engine.index),
-            partial(engine.sourcing.forget, stream, for_good=False),
-            *(partial(engine.tick.forget_consumer, consumer) for consumer in consumers),
+            *self._dropping(stream),
+            partial(stream.unsubscribe, self._index),
+            partial(self._stop_readers, stream),
+            *(partial(self._pending.forget_consumer, consumer) for consumer in consumers),
             *(consumer.abandon for consumer in consumers),
             stream.atomic.drop,
         )
+
+    def drop(self, stream: StreamReplica) -> None:
+        """Takes a stream off the table, with its pending work and deadlines. A sync in flight ends without
+        effect."""
+        for step in self._dropping(stream):
+            step()
+
+    def _dropping(self, stream: StreamReplica) -> tuple[Callable[[], None], ...]:
+        return (
+            partial(self._take_off, stream),
+            partial(self._pending.forget_stream, stream),
+            partial(self._capacity.forget, stream),
+            partial(self._deferrals.drop, stream),
+            partial(self._commit.drop, stream),
+        )
+
+    def _take_off(self, stream: StreamReplica) -> None:
+        # Only dict operations before the removal. A call that raises each time would leave a stream on the
+        # table that is half taken apart, and what all streams of the account are asked for would fail.
+        if self._table.open.get(stream.name) is stream:
+            del self._table.open[stream.name]
 
     def leave_out(self, stream: StreamReplica, consumer: str, why: str) -> None:
         """Takes a consumer offline. Its stream continues, and keeps messages that the consumer may still
         need."""
         stream.offline[consumer] = why
-        if stream.interest_state is not None:
-            stream.interest_state.keep_all(True)
+        stream.apply(HoldMessages(True), stream.now)
 
     def record_leftover_stream(self, stream: str, error: Exception) -> None:
         """Records a failed stream creation whose files could not be removed: a later request can remove
         them."""
-        self._engine.offline[stream] = faults.describe(self._note(error, f"removing stream {stream}"))
+        self._table.offline[stream] = faults.describe(self._note(error, f"removing stream {stream}"))
 
     def record_leftover_consumer(self, stream: StreamReplica, consumer: str, error: Exception) -> None:
         """Records the same for a consumer."""
@@ -144,16 +187,15 @@ class Containment:
 
     def problems(self) -> list[Problem]:
         """The offline assets, for monitoring."""
-        engine = self._engine
-        found = [Problem(name, "", why) for name, why in sorted(engine.offline.items())]
-        for name, stream in sorted(engine.streams.items()):
+        found = [Problem(name, "", why) for name, why in sorted(self._table.offline.items())]
+        for name, stream in sorted(self._table.open.items()):
             found += [Problem(name, consumer, why) for consumer, why in sorted(stream.offline.items())]
-        return found + [Problem(stream, "", why) for stream, why in engine.sourcing.failures()]
+        return found + [Problem(stream, "", why) for stream, why in self._reader_failures()]
 
     # --- own -----------------------------------------------------------------------------------
 
     def _note(self, error: Exception, what: str) -> str:
-        return faults.note(f"{what} of account {self._engine.config.account}", error)
+        return faults.note(f"{what} of account {self._account}", error)
 
     def _each(self, *steps: Callable[[], object]) -> None:
         """Runs all steps, also when the state they find makes some of them raise."""
@@ -164,9 +206,8 @@ class Containment:
         """Rejects the publishes that wait for an ack. Their messages may be stored all the same: the write is
         unresolved."""
         text = stream.refusal(codes.STREAM_OFFLINE_REASON.format(err=why))
-        replies = [reply for reply, _ in stream.acks.items()]
-        stream.acks.clear()
+        replies = stream.effects.take_replies()
         replies += [publish[1] for publish in stream.take_waiting()]
         for reply in replies:
             if reply:
-                publish(self._engine.index, reply, b"", b"", text)
+                publish(self._index, reply, b"", b"", text)

@@ -9,14 +9,10 @@ messages.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-from penstock.jetstream.api.waiting import Queue
-
-if TYPE_CHECKING:
-    from penstock.jetstream.api.waiting import WaitingRequests
-    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-    from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.waiting import Queue, WaitingRequests
 
 
 class Deferrals:

@@ -83,6 +83,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 # The same by number: each tick looks up two or three events for each stream.
 _NEXT = tuple(tuple(TRANSITIONS[state].get(event) for event in Event) for state in State)
 _CHANGED = tuple(TRANSITIONS[state][Event.CHANGE] for state in State)  # every state allows it
+_WRITTEN = tuple(TRANSITIONS[state].get(Event.WRITTEN) for state in State)
 
 
 class LogEnd(Protocol):
@@ -133,7 +134,7 @@ class Durability:
 
     @property
     def may_deliver(self) -> bool:
-        """Whether every message may be delivered. While the disk refuses writes, unwritten.py limits
+        """Whether every message may be delivered. While the disk refuses writes, consumer_delivery.py limits
         deliveries to the durable ones: consuming is what frees it."""
         return self.state <= State.CHANGED
 
@@ -155,7 +156,10 @@ class Durability:
 
     def written(self) -> bool:
         """Everything applied is durable. Returns whether it ends a failure."""
-        self._on(Event.WRITTEN)
+        if _WRITTEN[self.state] is State.DURABLE:
+            self.state = State.DURABLE  # no sync was in flight: is_syncing stays as it is
+        else:
+            self._on(Event.WRITTEN)
         self.durable_seq = self._log.last_seq
         if self.failure is None:
             return False
@@ -181,11 +185,9 @@ class Durability:
         self._on(Event.FAILURE)
         self.failure = failure
 
-    def close(self) -> bool:
-        """Nothing of the stream may leave from now on. Returns whether a sync is in flight."""
-        was_syncing = self.is_syncing
+    def close(self) -> None:
+        """Nothing of the stream may leave from now on."""
         self._on(Event.CLOSE)
-        return was_syncing
 
     def rollup_started(self) -> None:
         """A roll-up begins to remove messages in slices."""

@@ -23,11 +23,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.source_consumer import consumer_name
+from penstock.jetstream.sourcing_ports import SourcingPorts
 from penstock.jetstream.stream.source_config import deliver_subject
+from penstock.jetstream.stream.source_state import SourceState
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.copying import DeliverySink
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
@@ -49,11 +51,6 @@ from penstock.protocol.api import (
 )
 from penstock.protocol.durations import format_time
 from penstock.protocol.numbers import natural
-
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
-    from penstock.jetstream.stream.source_state import SourceState
-    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -80,7 +77,7 @@ class ExternalReader:
 
     def __init__(
         self,
-        engine: JetStreamEngine,
+        ports: SourcingPorts,
         stream: StreamReplica,
         source_state: SourceState,
         look: Callable[[ExternalReader], None],
@@ -88,7 +85,7 @@ class ExternalReader:
         self.stream = stream
         self.source_state = source_state
         self.state = ReaderState.WAITING
-        self._engine = engine
+        self._ports = ports
         self._look = look
         self._due: int | None = 0  # when the state times out, ns
         self._failures = 0
@@ -124,7 +121,7 @@ class ExternalReader:
         if self._flow_replies and (not self._acks or self.stream.durability.is_durable):
             replies, self._flow_replies = self._flow_replies, []
             stored = self._stored() if self._acks else b""
-            self._engine.tick.defer(lambda: self._answer(replies, stored))
+            self._ports.defer(lambda: self._answer(replies, stored))
         return 0
 
     def deadline(self) -> int | None:
@@ -135,6 +132,12 @@ class ExternalReader:
         """Requests the rejected messages again."""
         self._stop_following()
         self.state, self._due = ReaderState.WAITING, 0
+
+    def try_again(self, now: int) -> None:
+        """Does not wait out the time after a failure."""
+        if self.state is ReaderState.WAITING and self._failures and self._due is not None:
+            self._due, self._failures = min(self._due, now + RETRY_MIN_NS), 0
+            self._look(self)
 
     def lag(self) -> int:
         """The number pending at the last delivery."""
@@ -152,7 +155,7 @@ class ExternalReader:
         """Unsubscribes; an origin removes a consumer without acks when it has no subscriber."""
         if for_good and self._origin_durable:
             subject = self._subject("DELETE", self._origin_durable)
-            self._engine.tick.defer(lambda: self._answer([subject], b""))
+            self._ports.defer(lambda: self._answer([subject], b""))
         self._stop_following()
         self._unsubscribe()
         self.state, self._due = ReaderState.WAITING, None
@@ -160,7 +163,7 @@ class ExternalReader:
     # --- the consumer --------------------------------------------------------------------------
 
     def _ask(self, now: int) -> None:
-        reply = f"_INBOX.{self._engine.new_id()}"
+        reply = f"_INBOX.{self._ports.new_id()}"
         self._listen(reply, ServiceSink(self._on_answer))
         self.state, self._due = ReaderState.ASKED, now + ANSWER_NS
         if self._durable is not None:
@@ -168,7 +171,7 @@ class ExternalReader:
             return
         source, source_state = self.source_state.source, self.source_state
         assert source.external is not None
-        to = deliver_subject(source.external.deliver, self._engine.new_id(), is_mirror=source_state.is_mirror)
+        to = deliver_subject(source.external.deliver, self._ports.new_id(), is_mirror=source_state.is_mirror)
         config = self._config(to)
         self._asked = self._subject("CREATE")
         if config.filter_subject:
@@ -177,7 +180,7 @@ class ExternalReader:
         self._consumer = config.name
         header = headers.build([(headers.STREAM_IDENTITY, source_state.ident)]) if source_state.ident else b""
         request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
-        self._engine.tick.defer(lambda: self._send(reply.encode(), header, request))
+        self._ports.defer(lambda: self._send(reply.encode(), header, request))
 
     def _subject(self, verb: str, *more: str) -> bytes:
         """The API subject of a request about a consumer of the origin."""
@@ -195,12 +198,12 @@ class ExternalReader:
         header = (
             b"" if source_state.is_mirror else headers.build([(headers.STREAM_IDENTITY, source_state.ident)])
         )
-        self._engine.tick.defer(lambda: self._send(reply.encode(), header, b""))
+        self._ports.defer(lambda: self._send(reply.encode(), header, b""))
 
     def _config(self, deliver_subject: str) -> ApiConsumerConfig:
         source_state, source, log = self.source_state, self.source_state.source, self.stream.log
         about = "mirror" if source_state.is_mirror else "src"
-        account = self._engine.config.account
+        account = self._ports.account
         seq = source_state.seq + 1 if source_state.seq else source.opt_start_seq
         since = source.opt_start_time if not seq else None
         if since and not source_state.is_mirror and log.last_ts:
@@ -208,7 +211,7 @@ class ExternalReader:
         policy = DeliverPolicy.BY_START_TIME if since else DeliverPolicy.ALL
         filters = [one.decode() for one in source_state.filters]
         return ApiConsumerConfig(
-            name=consumer_name(self._engine, self.stream, source_state),
+            name=consumer_name(self._ports, self.stream, source_state),
             deliver_subject=deliver_subject,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE if seq else policy,
             opt_start_seq=seq,
@@ -228,7 +231,7 @@ class ExternalReader:
 
     def _listen(self, subject: str, sink: Sink) -> None:
         subscription = SinkSubscription(sink, subject.encode())
-        self._engine.index.insert(subscription)
+        self._ports.index.insert(subscription)
         self._subscriptions.append(subscription)
 
     def _stop_following(self) -> None:
@@ -239,15 +242,15 @@ class ExternalReader:
 
     def _unsubscribe(self) -> None:
         for subscription in self._subscriptions:
-            self._engine.index.remove(subscription)
+            self._ports.index.remove(subscription)
         self._subscriptions.clear()
         self._is_over = False
 
     def _send(self, reply: bytes, header: bytes, request: bytes) -> None:
         if self.state is ReaderState.ASKED and not publish(
-            self._engine.index, self._asked, reply, header, request
+            self._ports.index, self._asked, reply, header, request
         ):
-            self._fail(self._unanswered(), self._engine.clock())
+            self._fail(self._unanswered(), self._ports.clock())
 
     def _unanswered(self) -> ApiError:
         failed = codes.MIRROR_CONSUMER_SETUP_FAILED
@@ -257,7 +260,7 @@ class ExternalReader:
 
     def _answer(self, replies: list[bytes], stored: bytes) -> None:
         for reply in replies:
-            publish(self._engine.index, reply, b"", stored, b"")
+            publish(self._ports.index, reply, b"", stored, b"")
 
     def _stored(self) -> bytes:
         """Whether everything delivered is durable: the batch is empty, and the stream is written."""
@@ -286,7 +289,7 @@ class ExternalReader:
     ) -> None:
         if self.state is not ReaderState.ASKED or not self._consumer:
             return
-        now = self._engine.clock()
+        now = self._ports.clock()
         try:
             refused = decode(ErrorResponse, payload).error if b'"error"' in payload else None
             if refused is None:
@@ -296,7 +299,7 @@ class ExternalReader:
             refused = codes.INVALID_JSON.format(err=str(error))
         if refused.err_code == IDENTITY_MISMATCH:
             self._stop_following()
-            self.source_state.resume_at(0, "")  # a different stream of this name: start at its beginning
+            self.source_state.move_to(0, "")  # a different stream of this name: start at its beginning
             self.state, self._due = ReaderState.WAITING, now
             self._look(self)
             return
@@ -331,7 +334,7 @@ class ExternalReader:
     def _on_delivery(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         if self.state is not ReaderState.FOLLOWING or self.source_state.refusal is not None:
             return
-        now = self._engine.clock()
+        now = self._ports.clock()
         self._heard_at = now
         self._due = now + SILENCE_MAX_NS
         if header.startswith(b"NATS/1.0 100"):

@@ -14,24 +14,27 @@ if TYPE_CHECKING:
 
 
 class SubjectIndexing:
-    """Index construction for one account's streams. `wake`: called when the next tick has work."""
+    """Index construction for one account's streams. `wake`: called when the next tick has work.
+
+    streams: those whose index is incomplete, by name.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._streams: dict[str, StreamReplica] = {}
+        self.streams: dict[str, StreamReplica] = {}
 
     def add(self, stream: StreamReplica) -> None:
         """Schedules the stream's index: a wildcard lookup will follow."""
         if stream.log.unindexed_subjects:
-            self._streams[stream.name] = stream
+            self.streams[stream.name] = stream
             self._wake()
 
     def advance(self, now: int) -> None:
         """Builds one part of one stream's index."""
-        if not self._streams:
+        if not self.streams:
             return
-        name, stream = next(iter(self._streams.items()))
+        name, stream = next(iter(self.streams.items()))
         if not stream.log.index_subjects():
-            del self._streams[name]
-        if self._streams:
+            del self.streams[name]
+        if self.streams:
             self._wake()

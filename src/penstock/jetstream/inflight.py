@@ -16,10 +16,9 @@ class Inflight(Struct):
     atomic: int = 0
     staged: StagedTotal = field(default_factory=StagedTotal)
 
-    def opened(self, staged_bytes_max: int) -> None:
-        """Counts one more batch. staged_bytes_max: of all of them, by the present configuration."""
+    def opened(self) -> None:
+        """Counts one more batch."""
         self.atomic += 1
-        self.staged.limit(staged_bytes_max)
 
     def closed(self) -> None:
         """Counts one batch less."""
@@ -30,19 +29,15 @@ def _ignore(stream: str, batch_id: str, reason: str) -> None:
     return
 
 
-def _always(count: int) -> bool:
-    return True
-
-
 class BatchContext(Struct):
-    """What a stream needs for its atomic and fast batches.
+    """What a stream uses for its atomic and fast batches besides its state. Nothing here decides what a
+    command does: the limits of batches are a command (commands.LimitBatches).
 
-    config: returns the engine's current configuration. inflight: shared by all engines. abandoned: called
-    with stream, batch id and reason ("timeout", "incomplete", "large", "unsupported"). may_start_fast:
-    whether a stream that has so many fast batches may open one more.
+    config: returns the engine's current configuration, for the texts of responses. inflight: counts the
+    batches of all engines. abandoned: called with stream, batch id and reason ("timeout", "incomplete",
+    "large", "unsupported").
     """
 
     config: Callable[[], EngineConfig] = EngineConfig
     inflight: Inflight = field(default_factory=Inflight)
     abandoned: Callable[[str, str, str], None] = _ignore
-    may_start_fast: Callable[[int], bool] = _always

@@ -17,7 +17,7 @@ NAME_MAX = 255  # characters of a stream's or consumer's name
 DESCRIPTION_MAX = 4096  # bytes
 METADATA_MAX = 128 * 1024  # bytes, keys and values together
 REPLICAS_MAX = 5
-# Everything that a configuration lists is checked, indexed and returned within one turn of the event loop.
+# All that a configuration lists is checked, indexed and returned within one iteration of the event loop.
 SUBJECTS_MAX = 10_000  # of a stream; filters of a consumer
 BACKOFFS_MAX = 10_000  # of a consumer
 SOURCES_MAX = 1000  # of a stream

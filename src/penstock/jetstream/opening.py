@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 import msgspec
 
 from penstock import faults
 from penstock.errors import StoreError
 from penstock.jetstream import stream_config
-from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.capacity import Capacity
+from penstock.jetstream.consumer_registry import ConsumerRegistry
+from penstock.jetstream.containment import Containment
+from penstock.jetstream.pending_work import PendingWork
+from penstock.jetstream.sourcing import Sourcing
+from penstock.jetstream.stream.stream_recovery import recover
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
-from penstock.store.interface import StreamStore
-
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
+from penstock.jetstream.stream_table import StreamTable
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.protocol.api import ApiStreamConfig
+from penstock.store.interface import AccountStore, StreamStore
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -34,38 +39,60 @@ PART_WORK = 64 * 1024
 NOTED_REMOVALS = 8192  # messages removed before their notes are written: 1.5 ms at most
 
 
+@dataclass(frozen=True, slots=True)
+class OpeningPorts:
+    """What recovery uses of its account.
+
+    api_level: the highest one that this server supports. new_stream: constructs a stream from its
+    configuration, store and creation time. clock: returns ns since the epoch.
+    """
+
+    account: str
+    api_level: int
+    index: SubscriptionIndex
+    table: StreamTable
+    stores: AccountStore
+    capacity: Capacity
+    pending: PendingWork
+    containment: Containment
+    consumers: ConsumerRegistry
+    sourcing: Sourcing
+    new_stream: Callable[[ApiStreamConfig, StreamStore, int], StreamReplica]
+    clock: Callable[[], int]
+
+
 class Opening:
     """Recovery of one account's streams."""
 
-    def __init__(self, engine: JetStreamEngine) -> None:
-        self._engine = engine
+    def __init__(self, ports: OpeningPorts) -> None:
+        self._ports = ports
 
     def recover(self, now: int) -> None:
         """Opens every stored stream with its consumers."""
-        for name in self._engine.stores.stream_names():
+        for name in self._ports.stores.stream_names():
             faults.contain(self._recover_stream, self._stream_failed, name, now)
 
     def adopt(self, store: StreamStore) -> Generator[int, None, StreamReplica]:
         """Takes over a restored stream; yields work in the units of slices.py. The stream is unreachable
         until it is complete. When this raises or is closed, only the store is left."""
         meta = msgspec.json.decode(store.meta, type=StreamMeta)
-        engine = self._engine
-        stream = engine.new_stream(meta.config, store, meta.created)
+        ports = self._ports
+        stream = ports.new_stream(meta.config, store, meta.created)
         try:
             yield from _written(stream, self._build(stream, meta))
-            engine.streams[stream.name] = stream
-            engine.claims.claim(stream.name, meta.config.subjects)
-            self._begin(stream, engine.clock())
+            ports.table.open[stream.name] = stream
+            ports.table.claims.claim(stream.name, meta.config.subjects)
+            self._begin(stream, ports.clock())
         except (Exception, GeneratorExit):
-            engine.containment.take_out(stream)
-            engine.claims.release(stream.name)
+            ports.containment.take_out(stream)
+            ports.table.claims.release(stream.name)
             raise
         return stream
 
     def _build(self, stream: StreamReplica, meta: StreamMeta) -> Generator[int, None, None]:
         """Recovers a restored stream and its consumers, and removes what acks or time have settled."""
-        now = self._engine.clock()
-        yield from stream.recover(now, meta.rollups)
+        now = self._ports.clock()
+        yield from recover(stream, now, meta.rollups)
         for name in stream.store.consumer_names():
             faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
             yield CONSUMER_WORK
@@ -73,66 +100,70 @@ class Opening:
         seq = 1 if stream.interest_state is not None and stream.consumers else 0
         while seq:
             assert stream.interest_state is not None
-            _, seq = stream.interest_state.review_part(seq, PART_WORK)
+            settled, seq = stream.interest_state.unneeded(seq, PART_WORK)
+            settled.remove_from(stream.log)
             yield PART_WORK
         while True:
-            yield stream.expire(self._engine.clock(), PART_WORK)
-            if not stream.is_behind:
+            yield stream.expire(self._ports.clock(), PART_WORK)
+            if not stream.timers.is_behind:
                 return
 
     def _recover_stream(self, name: str, now: int) -> None:
-        store = self._engine.stores.open_stream(name)
+        store = self._ports.stores.open_stream(name)
         try:
             meta = msgspec.json.decode(store.meta, type=StreamMeta)
             if meta.restoring:
                 log.warning("stream %s: its restore did not complete, removing it", name)
                 store.delete()
                 return
-            level, served = stream_config.stored_level(meta.config), self._engine.config.api_level
+            level, served = stream_config.stored_level(meta.config), self._ports.api_level
             if level > served:
                 raise StoreError(f"unsupported - required API level: {level}, current API level: {served}")
             self._open_stream(store, meta, now)
         except Exception:
-            half_open = self._engine.streams.get(name)
+            half_open = self._ports.table.open.get(name)
             if half_open is not None:
-                self._engine.containment.take_out(half_open)
+                self._ports.containment.take_out(half_open)
             store.abandon()
             raise
 
     def _stream_failed(self, error: Exception, name: str, now: int) -> None:
-        why = _reason(error, f"recovery of stream {name} of account {self._engine.config.account}")
+        why = _reason(error, f"recovery of stream {name} of account {self._ports.account}")
         log.error("stream %s is offline, its files stay as they are: %s", name, why)
-        self._engine.offline[name] = why
+        self._ports.table.offline[name] = why
 
     def _open_stream(self, store: StreamStore, meta: StreamMeta, now: int) -> None:
-        engine = self._engine
+        ports = self._ports
         # Known from now on: when it can't be opened, this tells what to take out again.
-        stream = engine.streams[meta.config.name] = engine.new_stream(meta.config, store, meta.created)
+        stream = ports.table.open[meta.config.name] = ports.new_stream(meta.config, store, meta.created)
         # Also of a stream that can't be opened: another one with its subjects would keep it from coming back.
-        engine.claims.claim(meta.config.name, meta.config.subjects)
-        deque(stream.recover(now, meta.rollups), maxlen=0)  # at once: no client is served yet
+        ports.table.claims.claim(meta.config.name, meta.config.subjects)
+        deque(recover(stream, now, meta.rollups), maxlen=0)  # at once: no client is served yet
         for name in store.consumer_names():
             faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
         if stream.interest_state is not None:
-            stream.interest_state.review()  # an ack may have been written without its removal
+            # An ack may have been written without its removal.
+            stream.interest_state.unneeded()[0].remove_from(stream.log)
         self._begin(stream, now)
 
     def _begin(self, stream: StreamReplica, now: int) -> None:
         """Activates a stream whose consumers are open."""
-        engine = self._engine
+        ports = self._ports
+        ports.capacity.admit(stream)
         stream.expire(now)
-        stream.subscribe(engine.index)
-        engine.sourcing.follow(stream)
-        engine.tick.touch_stream(stream)
+        stream.subscribe(ports.index)
+        ports.sourcing.follow(stream)
+        ports.pending.touch_stream(stream)
 
     def _recover_consumer(self, stream: StreamReplica, name: str, now: int) -> None:
-        consumer = ConsumerReplica.recover(self._engine, stream, stream.store.open_consumer(name), now)
-        stream.consumers[consumer.name] = consumer
+        self._ports.consumers.recover(stream, stream.store.open_consumer(name), now)
 
     def _consumer_failed(self, error: Exception, stream: StreamReplica, name: str, now: int) -> None:
         why = _reason(error, f"recovery of consumer {name} of stream {stream.name}")
         log.error("consumer %s of stream %s is left out: %s", name, stream.name, why)
-        self._engine.containment.leave_out(stream, name, why)
+        # No command yet: the stream is not open.
+        stream.offline[name] = why
+        stream.hold_messages(True)
 
 
 def _written(stream: StreamReplica, steps: Generator[int, None, None]) -> Generator[int, None, None]:

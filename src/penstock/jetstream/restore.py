@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from heapq import merge
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.jetstream.limits import SECOND_NS, SEQ_MAX
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
+from penstock.jetstream.transfer_ports import TransferPorts
 from penstock.kernels.consumer.ack_encoding import make_snapshot
 from penstock.kernels.consumer.ack_state import AckState
 from penstock.kernels.log.archive import ENTRY_CUT, ENTRY_LAST, unpack_messages
@@ -56,9 +57,6 @@ from penstock.protocol.api import (
 from penstock.protocol.durations import format_time
 from penstock.protocol.s2_stream import S2Reader
 from penstock.store.interface import StreamStore
-
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -83,16 +81,27 @@ RESPONSE_TYPE = TYPE_PREFIX + "stream_create_response"
 
 
 class Restore:
-    """One restore. fields: those of its advisories besides stream and times (`client`)."""
+    """One restore.
+
+    fields: those of its advisories besides stream and times (`client`). resume: called when it may continue
+    after it waited for the disk.
+    """
 
     def __init__(
-        self, engine: JetStreamEngine, config: ApiStreamConfig, *, fields: dict[str, Any], now: int
+        self,
+        ports: TransferPorts,
+        config: ApiStreamConfig,
+        *,
+        fields: dict[str, Any],
+        resume: Callable[[Restore, int], None],
+        now: int,
     ) -> None:
         self.config = config
-        self.deliver_subject = f"$JS.SNAPSHOT.RESTORE.{config.name}.{engine.new_id()}"
+        self.deliver_subject = f"$JS.SNAPSHOT.RESTORE.{config.name}.{ports.new_id()}"
         self.is_done = False
         self.deadline = now + STALLED_NS
-        self._engine = engine
+        self._ports = ports
+        self._resume = resume
         self._fields = fields
         self._started = now
         self._received = 0
@@ -115,7 +124,7 @@ class Restore:
         self._opening: Generator[int, None, StreamReplica] = _nothing()
         self._store: StreamStore | None = None
         self._subscription = SinkSubscription(ServiceSink(self._on_chunk), self.deliver_subject.encode())
-        engine.index.insert(self._subscription)
+        ports.index.insert(self._subscription)
 
     @property
     def name(self) -> str:
@@ -141,10 +150,10 @@ class Restore:
         if self.is_done or self._end_reply is not None:
             return
         if not reply:
-            self._engine.tick.defer(lambda: self.fail("requires reply subject for each chunk"))
+            self._ports.defer(lambda: self.fail("requires reply subject for each chunk"))
             return
-        self.deadline = self._engine.clock() + STALLED_NS
-        self._engine.wake()
+        self.deadline = self._ports.clock() + STALLED_NS
+        self._ports.wake()
         if not payload:
             self._end_reply = reply
             return
@@ -200,7 +209,7 @@ class Restore:
         return left
 
     def _answer(self, reply: bytes, payload: bytes) -> None:
-        publish(self._engine.index, reply, b"", b"", payload)
+        publish(self._ports.index, reply, b"", b"", payload)
 
     # --- what is in them -----------------------------------------------------------------------
 
@@ -259,17 +268,17 @@ class Restore:
         self._state = state
         self._consumers_left = state.consumer_count
         self._check_room(state.bytes)
-        meta = msgspec.json.encode(StreamMeta(self.config, self._engine.clock(), restoring=True))
-        self._store = self._engine.stores.create_stream(self.name, meta, self.config.storage.value)
+        meta = msgspec.json.encode(StreamMeta(self.config, self._ports.clock(), restoring=True))
+        self._store = self._ports.stores.create_stream(self.name, meta, self.config.storage.value)
         if state.first_seq > 1:
             self._store.log.set_first_seq(state.first_seq)
 
     def _size_max(self) -> int:
-        size = self._engine.config.max_payload
+        size = self._ports.config().max_payload
         return min(size, self.config.max_msg_size) if self.config.max_msg_size >= 0 else size
 
     def _check_room(self, size: int) -> None:
-        if not self._engine.capacity.has_room(self.config.storage, size):
+        if not self._ports.has_room(self.config.storage, size):
             if self.config.storage is StorageType.MEMORY:
                 raise codes.MEMORY_RESOURCES_EXCEEDED.exception()
             raise codes.STORAGE_RESOURCES_EXCEEDED.exception()
@@ -309,7 +318,7 @@ class Restore:
         self, store: StreamStore, name: str, archived: snapshot_archive.ArchivedConsumer
     ) -> Generator[int, None, None]:
         config = msgspec.structs.replace(archived.config, name=name)
-        config = rules.checked(config, self.config, self._engine.config)
+        config = rules.checked(config, self.config, self._ports.config())
         state = archived.state
         fresh = state.delivered == snapshot_archive.SequencePair()
         one_per_subject = self.config.max_msgs_per_subject == 1
@@ -317,7 +326,7 @@ class Restore:
         meta = ConsumerMeta(
             config,
             name,
-            self._engine.clock(),
+            self._ports.clock(),
             start.seq if start is not None else 1,
             start.resume_seq if start is not None else 0,
             driven=False,
@@ -333,19 +342,19 @@ class Restore:
         if error is not None:
             self.fail(str(error))
             return
-        self._engine.tick.defer(self._finish)
+        self._ports.defer(self._finish)
 
     def _finish(self) -> None:
         if self.is_done or self._store is None:
             return
         try:
-            self._store.save_meta(msgspec.json.encode(StreamMeta(self.config, self._engine.clock())))
+            self._store.save_meta(msgspec.json.encode(StreamMeta(self.config, self._ports.clock())))
         except StoreError as error:
             self.fail(str(error))
             return
         self._syncing, self._adopting = False, True
-        self._opening = self._engine.adopt(self._store)
-        self._engine.transfers.resume(self, self._engine.clock())
+        self._opening = self._ports.adopt(self._store)
+        self._resume(self, self._ports.clock())
 
     def _adopt(self, now: int, left: int) -> int:
         """Opens the stream with its consumers; returns the work left."""
@@ -362,13 +371,13 @@ class Restore:
     def _adopted(self, stream: StreamReplica) -> None:
         self._store = None  # now owned by the stream
         self.stop()
-        now = self._engine.clock()
+        now = self._ports.clock()
         self._tell(now)
         response = StreamCreateResponse(
-            config=stream_config.with_versions(stream.config, self._engine.config),
+            config=stream_config.with_versions(stream.config, self._ports.config()),
             created=format_time(stream.created),
             state=stream.state(),
-            domain=self._engine.config.domain,
+            domain=self._ports.config().domain,
             ts=format_time(now),
         )
         self._answer(self._end_reply or b"", encode(response))
@@ -380,10 +389,10 @@ class Restore:
         log.warning("restore of stream %s failed: %s", self.name, why)
         waiting = [self._answer_to, *(one for _, one in self._chunks), self._end_reply or b""]
         try:
-            self._engine.remove_files(self.abandon())
+            self._ports.remove_files(self.abandon())
         except StoreError as error:
             log.error("stream %s: its partial restore cannot be removed: %s", self.name, error)
-        self._tell(self._engine.clock())
+        self._tell(self._ports.clock())
         response = ErrorResponse(type=RESPONSE_TYPE, error=codes.STREAM_RESTORE.format(err=why))
         for one in dict.fromkeys(waiting):
             if one:
@@ -392,13 +401,13 @@ class Restore:
     def on_time(self, now: int) -> None:
         """Ends the restore when no chunk arrived for too long."""
         if not self.is_done and not self._syncing and now >= self.deadline:
-            self.fail(f"restore for stream '{self._engine.config.account} > {self.name}' is stalled")
+            self.fail(f"restore for stream '{self._ports.config().account} > {self.name}' is stalled")
 
     def stop(self) -> None:
         """Stops taking chunks."""
         if not self.is_done:
             self.is_done = True
-            self._engine.index.remove(self._subscription)
+            self._ports.index.remove(self._subscription)
 
     def abandon(self) -> Iterator[object]:
         """Stops and removes the partial stream; the iterator removes its files. Raises StoreError."""
@@ -415,7 +424,7 @@ class Restore:
             "bytes": self._received,
             **self._fields,
         }
-        self._engine.advisories.publish(f"STREAM.RESTORE_COMPLETE.{self.name}", "restore_complete", fields)
+        self._ports.advisories.publish(f"STREAM.RESTORE_COMPLETE.{self.name}", "restore_complete", fields)
 
 
 def check_state(state: StreamState) -> None:

@@ -12,11 +12,12 @@ When another interest ends meanwhile, everything is examined again: a removal ma
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
-    from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.containment import Containment
+from penstock.jetstream.pending_work import PendingWork
+from penstock.jetstream.slices import Slices
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.stream_table import StreamTable
 
 PART_WORK = 64 * 1024  # in the units of slices.py
 
@@ -24,8 +25,13 @@ PART_WORK = 64 * 1024  # in the units of slices.py
 class Reviews:
     """Reviews of one account's streams."""
 
-    def __init__(self, engine: JetStreamEngine) -> None:
-        self._engine = engine
+    def __init__(
+        self, table: StreamTable, slices: Slices, pending: PendingWork, containment: Containment
+    ) -> None:
+        self._table = table
+        self._slices = slices
+        self._pending = pending
+        self._containment = containment
         self._again: dict[
             StreamReplica, bool
         ] = {}  # streams that are reviewed, and whether they have to be again
@@ -36,7 +42,7 @@ class Reviews:
             self._again[stream] = True
         elif stream.interest_state is not None:
             self._again[stream] = False
-            self._engine.slices.add(self._steps(stream))
+            self._slices.add(self._steps(stream))
 
     def wait(self, stream: StreamReplica) -> Generator[int, None, None]:
         """Yields slices until the stream's review ended, for a request that is answered after it."""
@@ -44,18 +50,17 @@ class Reviews:
             yield PART_WORK
 
     def _steps(self, stream: StreamReplica) -> Generator[int, None, None]:
-        engine = self._engine
         seq, found = 1, False
         try:
-            with engine.containment.changing(stream):
-                while stream.interest_state is not None and engine.streams.get(stream.name) is stream:
-                    gone, seq = stream.interest_state.review_part(seq, PART_WORK)
-                    if gone:
+            with self._containment.changing(stream):
+                while stream.interest_state is not None and self._table.has(stream):
+                    settled, seq = stream.interest_state.unneeded(seq, PART_WORK)
+                    if settled.count and stream.remove_settled(settled):
                         found = True
-                        engine.tick.note_removals(stream)
+                        self._pending.note_stream(stream)
                     if not seq:
                         if found:
-                            engine.tick.touch_stream(stream, at_once=False)
+                            self._pending.touch_stream(stream, at_once=False)
                         if not self._again[stream]:
                             return
                         self._again[stream] = found = False

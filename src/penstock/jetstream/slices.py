@@ -10,8 +10,8 @@ one works on: after each slice, a handler checks that its asset still exists.
 
 Like other requests, slices wait while a stream's sync is in flight (commit.py).
 
-Invariants: a started request finishes exactly once, unless the engine stops; only TURNS_MAX of them have run
-more than their first slice.
+Invariants: a started request finishes exactly once, unless the engine stops; only INTERLEAVED_MAX of them
+have run more than their first slice.
 
 Rejected: threads (a stream has one writer); slices by the clock (a simulation must reproduce the same slices;
 work is counted as that of restores is).
@@ -21,17 +21,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock import faults
-from penstock.jetstream.api.waiting import Queue
+from penstock.jetstream.commit import Commit
+from penstock.jetstream.waiting import Queue, WaitingRequests
 from penstock.protocol import error_codes as codes
 
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
-
 WORK = 256 * 1024  # of all unfinished requests in a tick: half a millisecond. A unit is about 2 ns.
-TURNS_MAX = 8  # of those that wait, so many work in turns
+INTERLEAVED_MAX = 8  # unfinished requests that get slices, round robin; the others wait
 UNFINISHED_MAX = 256
 
 Steps = Generator[int, None, Any]
@@ -53,72 +51,86 @@ class _Unfinished(NamedTuple):
 
 
 class Slices:
-    """Unfinished requests of one account's engine."""
+    """Unfinished requests of one account's engine.
 
-    def __init__(self, engine: JetStreamEngine) -> None:
-        self._engine = engine
-        self._unfinished: deque[_Unfinished] = deque()
-        self._owners: dict[Hashable, int] = {}
+    requests: where later requests of a client wait. commit: has the syncs in flight. wake: requests the end
+    of a tick. defer: runs a request in the next tick. failed: called with what background work raised.
+
+    unfinished: in the order in which they get slices. owners: how many of these each client has.
+    """
+
+    def __init__(
+        self,
+        requests: WaitingRequests,
+        commit: Commit,
+        *,
+        wake: Callable[[], None],
+        defer: Callable[[Callable[[], object]], None],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        self._requests = requests
+        self._commit = commit
+        self._wake = wake
+        self._defer = defer
+        self._failed = failed
+        self.unfinished: deque[_Unfinished] = deque()
+        self.owners: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
-        return len(self._unfinished)
-
-    def holds(self, owner: Hashable) -> bool:
-        """Whether this client has an unfinished request."""
-        return owner in self._owners
+        return len(self.unfinished)
 
     def after(self, owner: Hashable, request: Callable[[], object], queue: Queue) -> None:
         """Queues a later request of the client until none is unfinished; rejects it when its queue is
         full."""
-        self._engine.requests.add((self, owner), request, queue)
+        self._requests.add((self, owner), request, queue)
 
     def begin(self, owner: Hashable, steps: Steps, finish: Finish, refuse: Refuse) -> None:
         """Runs the first slice of a request. Calls either `finish` or `refuse` exactly once, now or later."""
         work = _Unfinished(owner, steps, finish, refuse)
-        if len(self._unfinished) >= UNFINISHED_MAX:
+        if len(self.unfinished) >= UNFINISHED_MAX:
             steps.close()
             refuse(codes.INSUFFICIENT_RESOURCES.exception())
         elif self._run(work, WORK) <= 0:
-            self._unfinished.append(work)
-            self._owners[owner] = self._owners.get(owner, 0) + 1
-            self._engine.wake()
+            self.unfinished.append(work)
+            self.owners[owner] = self.owners.get(owner, 0) + 1
+            self._wake()
 
     def add(self, steps: Steps) -> None:
         """Runs the first slice of work that a request leaves behind and whose result no response depends
         on."""
         owner = object()
-        work = _Unfinished(owner, steps, _done, self._engine.containment.work_failed)
+        work = _Unfinished(owner, steps, _done, self._failed)
         if self._run(work, WORK) <= 0:
-            self._unfinished.append(work)
-            self._owners[owner] = 1
-            self._engine.wake()
+            self.unfinished.append(work)
+            self.owners[owner] = 1
+            self._wake()
 
     def advance(self, now: int) -> None:
         """Runs slices of the first requests in the queue, with the work of one slice in total."""
-        if not self._unfinished or self._engine.commit.in_flight:
+        if not self.unfinished or self._commit.in_flight:
             return
-        turns = min(TURNS_MAX, len(self._unfinished))
-        share = max(WORK // turns, 1)
+        count = min(INTERLEAVED_MAX, len(self.unfinished))
+        share = max(WORK // count, 1)
         left = WORK
-        for _ in range(turns):
-            work = self._unfinished.popleft()
+        for _ in range(count):
+            work = self.unfinished.popleft()
             rest = self._run(work, share)
             if rest <= 0:
-                self._unfinished.insert(min(turns - 1, len(self._unfinished)), work)
+                self.unfinished.insert(min(count - 1, len(self.unfinished)), work)
             else:
                 self._release(work.owner)
             left -= share - rest
             if left <= 0:
                 break
-        if self._unfinished:
-            self._engine.wake()
+        if self.unfinished:
+            self._wake()
 
     def stop(self) -> None:
         """Closes all unfinished requests without a response."""
-        for work in self._unfinished:
-            faults.contain(work.steps.close, self._engine.containment.work_failed)
-        self._unfinished.clear()
-        self._owners.clear()
+        for work in self.unfinished:
+            faults.contain(work.steps.close, self._failed)
+        self.unfinished.clear()
+        self.owners.clear()
 
     def _run(self, work: _Unfinished, left: int) -> int:
         """Runs up to `left` units of work. Returns what is left of them; 0 or less means that there is more
@@ -135,11 +147,11 @@ class Slices:
         return left
 
     def _release(self, owner: Hashable) -> None:
-        self._owners[owner] -= 1
-        if not self._owners[owner]:
-            del self._owners[owner]
-            for request in self._engine.requests.take((self, owner)):
-                self._engine.tick.defer(request)
+        self.owners[owner] -= 1
+        if not self.owners[owner]:
+            del self.owners[owner]
+            for request in self._requests.take((self, owner)):
+                self._defer(request)
 
 
 def _done(response: object) -> None:

@@ -20,13 +20,14 @@ Rejected: writing the archive to a file first (doubles the disk space that a sna
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.transfer_ports import TransferPorts
 from penstock.kernels.ingest.ingest import StreamSink
 from penstock.kernels.log.archive import pack_messages
 from penstock.kernels.wire.dispatch import ServiceSink, publish
@@ -36,9 +37,6 @@ from penstock.protocol.api import encode
 from penstock.protocol.durations import format_time
 from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.protocol.status import NO_CONTENT, NO_FLOW_RESPONSE, NO_INTEREST, Status
-
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
 
 KIB = 1024
 CHUNK_DEFAULT, CHUNK_MIN, CHUNK_MAX = 128 * KIB, KIB, 1024 * KIB
@@ -54,7 +52,7 @@ class Snapshot:
 
     def __init__(
         self,
-        engine: JetStreamEngine,
+        ports: TransferPorts,
         stream: StreamReplica,
         deliver_subject: str,
         *,
@@ -64,11 +62,11 @@ class Snapshot:
         fields: dict[str, Any],
         now: int,
     ) -> None:
-        self.id = engine.new_id()
+        self.id = ports.new_id()
         self.state = stream.state()
         self.is_done = False
         self.deadline = now + INTEREST_WAIT_NS
-        self._engine = engine
+        self._ports = ports
         self._stream = stream
         self._subject = deliver_subject.encode()
         self._fields = fields
@@ -84,8 +82,8 @@ class Snapshot:
         self._pieces: Iterator[bytes] | None = self._archive(consumers, now)
         self._reply = f"$JS.SNAPSHOT.ACK.{stream.name}.{self.id}".encode()
         self._acks = SinkSubscription(ServiceSink(self._on_ack), self._reply + b".>")
-        engine.index.insert(self._acks)
-        engine.interest.await_listener(self, self._subject, engine.wake)
+        ports.index.insert(self._acks)
+        ports.interest.await_listener(self, self._subject, ports.wake)
 
     # --- what is sent --------------------------------------------------------------------------
 
@@ -141,31 +139,31 @@ class Snapshot:
 
     def _failure(self) -> tuple[Status, str] | None:
         """Why it cannot continue: the receiver's status, and the advisory's text; None when it can."""
-        if self._engine.streams.get(self._stream.name) is not self._stream:
+        if not self._ports.table.has(self._stream):
             return Status(500, "stream deleted"), "stream deleted"
         if self._stream.log.lost != self._lost:
             return Status(500, "a message cannot be read"), "a message cannot be read"
         if self._is_heard is None:
             if self._has_receiver():
-                self._begin(self._has_receiver, self._engine.clock())
+                self._begin(self._has_receiver, self._ports.clock())
         elif not self._is_heard():
             return NO_INTEREST, "no interest"
         return None
 
     def _has_receiver(self) -> bool:
-        """Whether a client subscribes to exactly the deliver subject. A stream's subscription does not
-        count."""
-        return any(
-            one.subject == self._subject and not isinstance(one.sink, StreamSink)
-            for one in self._engine.index.match(self._subject).plain
+        """Whether a client subscribes to exactly the deliver subject, or one behind another server does. A
+        stream's subscription does not count."""
+        match = self._ports.index.match(self._subject)
+        return b"" in match.elsewhere or any(
+            one.subject == self._subject and not isinstance(one.sink, StreamSink) for one in match.plain
         )
 
     def _has_interest(self) -> bool:
-        return self._engine.index.has_interest(self._subject)
+        return self._ports.index.has_interest(self._subject)
 
     def _begin(self, is_heard: Callable[[], bool], now: int) -> None:
         self._is_heard = is_heard
-        self._engine.interest.stop(self)
+        self._ports.interest.stop(self)
         self.deadline = now + ACK_WAIT_NS
 
     def _send_chunk(self, now: int) -> None:
@@ -178,15 +176,15 @@ class Snapshot:
         self._publish(b"%s.%d.%d" % (self._reply, size, self._sent), b"", chunk)
 
     def _publish(self, reply: bytes, header: bytes, payload: bytes) -> None:
-        publish(self._engine.index, self._subject, reply, header, payload)
+        publish(self._ports.index, self._subject, reply, header, payload)
 
     def _on_ack(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         if not self.is_done and self._slots < self._slots_max:
             self._slots += 1
-            self.deadline = max(self.deadline, self._engine.clock() + ACK_WAIT_NS)
-            self._engine.wake()
+            self.deadline = max(self.deadline, self._ports.clock() + ACK_WAIT_NS)
+            self._ports.wake()
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -214,7 +212,7 @@ class Snapshot:
             **self._fields,
             **({"error": error} if error else {}),
         }
-        self._engine.advisories.publish(
+        self._ports.advisories.publish(
             f"STREAM.SNAPSHOT_COMPLETE.{self._stream.name}", "snapshot_complete", fields
         )
 
@@ -222,8 +220,8 @@ class Snapshot:
         """Stops without sending more."""
         if not self.is_done:
             self.is_done = True
-            self._engine.index.remove(self._acks)
-            self._engine.interest.stop(self)
+            self._ports.index.remove(self._acks)
+            self._ports.interest.stop(self)
 
 
 def pack_consumer(consumer: ConsumerReplica, last_seq: int, now: int) -> Iterator[bytes]:

@@ -12,29 +12,26 @@ the two leaves messages in the origin that the target already has.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
+from penstock.jetstream.sourcing_ports import SourcingPorts
+from penstock.jetstream.stream.source_state import SourceState
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol.api import AckPolicy, ApiConsumerConfig, DeliverPolicy
 from penstock.protocol.ids import short_hash
-
-if TYPE_CHECKING:
-    from penstock.jetstream.engine import JetStreamEngine
-    from penstock.jetstream.stream.source_state import SourceState
-    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
 ACK_PENDING_MAX = 1000  # the official server's value
 
 
-def consumer_name(engine: JetStreamEngine, stream: StreamReplica, source_state: SourceState) -> str:
+def consumer_name(ports: SourcingPorts, stream: StreamReplica, source_state: SourceState) -> str:
     """A stable name, so that a restart finds the consumer; includes the filters when an origin is sourced
     twice."""
-    domain = f" {engine.config.domain}" if engine.config.domain else ""
-    stable = short_hash(f"{stream.name} {engine.config.account}{domain}")
+    domain = f" {ports.domain}" if ports.domain else ""
+    stable = short_hash(f"{stream.name} {ports.account}{domain}")
     if source_state.is_mirror:
         return f"JS_MIRROR_{stable}"
     names = [source.name for source in stream.config.sources]
@@ -44,7 +41,7 @@ def consumer_name(engine: JetStreamEngine, stream: StreamReplica, source_state: 
 
 
 def make(
-    engine: JetStreamEngine,
+    ports: SourcingPorts,
     origin: StreamReplica,
     stream: StreamReplica,
     source_state: SourceState,
@@ -53,18 +50,18 @@ def make(
 ) -> ConsumerReplica:
     """Finds or creates the consumer of a source. start_seq: its first sequence, so that messages that the
     source never takes stay in a work queue. Raises StoreError when it cannot be stored."""
-    name = consumer_name(engine, stream, source_state)
+    name = consumer_name(ports, stream, source_state)
     filters = [one.decode() for one in source_state.filters]
-    present = _present(engine, origin, stream, source_state)
+    present = find(ports, origin, stream, source_state)
     if present is not None:
         return present
     other = origin.consumers.get(name)
     if other is not None:
-        other.retire()
+        ports.consumers.retire(other)
     about = "mirror" if source_state.is_mirror else "src"
-    metadata = {f"_nats.{about}.acc": engine.config.account, f"_nats.{about}.stream": stream.name}
-    if engine.config.domain:
-        metadata[f"_nats.{about}.domain"] = engine.config.domain
+    metadata = {f"_nats.{about}.acc": ports.account, f"_nats.{about}.stream": stream.name}
+    if ports.domain:
+        metadata[f"_nats.{about}.domain"] = ports.domain
     config = ApiConsumerConfig(
         durable_name=name,
         name=name,
@@ -76,23 +73,19 @@ def make(
         filter_subjects=filters if len(filters) > 1 else [],
         max_ack_pending=ACK_PENDING_MAX,
         flow_control=True,
-        deliver_subject=f"$JS.{'M' if source_state.is_mirror else 'S'}.{engine.new_id()}",
+        deliver_subject=f"$JS.{'M' if source_state.is_mirror else 'S'}.{ports.new_id()}",
         idle_heartbeat=SECOND_NS,
         sourcing=True,
         metadata=metadata,
     )
-    consumer = ConsumerReplica.create(engine, origin, config, name, now, driven=True)
-    origin.consumers[name] = consumer
-    engine.tick.touch_consumer(consumer)
-    engine.advisories.consumer_action(origin.name, name, "create")
-    return consumer
+    return ports.consumers.create(origin, config, name, now, driven=True)
 
 
-def _present(
-    engine: JetStreamEngine, origin: StreamReplica, stream: StreamReplica, source_state: SourceState
+def find(
+    ports: SourcingPorts, origin: StreamReplica, stream: StreamReplica, source_state: SourceState
 ) -> ConsumerReplica | None:
     """The existing consumer, or None. Its name depends on whether it was the origin's only source then."""
-    named = origin.consumers.get(consumer_name(engine, stream, source_state))
+    named = origin.consumers.get(consumer_name(ports, stream, source_state))
     if named is not None and _is_for(named, stream, source_state):
         return named
     found = [one for one in origin.consumers.values() if _is_for(one, stream, source_state)]
@@ -100,9 +93,9 @@ def _present(
         # the usual case: comparing the names for each of a thousand new sources would take a million steps
         return None
     others = [
-        one for one in stream.source_states if one is not source_state and one.source.name == origin.name
+        one for one in stream.sources.states if one is not source_state and one.source.name == origin.name
     ]
-    taken = {consumer_name(engine, stream, other) for other in others}
+    taken = {consumer_name(ports, stream, other) for other in others}
     return min((one for one in found if one.name not in taken), key=lambda one: one.name, default=None)
 
 
@@ -114,22 +107,23 @@ def _is_for(consumer: ConsumerReplica, stream: StreamReplica, source_state: Sour
     return filters_of(consumer.config) == [one.decode() for one in source_state.filters]
 
 
-def retire_orphans(engine: JetStreamEngine) -> None:
+def retire_orphans(ports: SourcingPorts) -> None:
     """Removes consumers whose target is gone: because of a crash before the consumer was removed, or because
     it was in memory. Nothing would ever ack their messages."""
-    for origin in list(engine.streams.values()):
+    for origin in list(ports.table.open.values()):
         for consumer in [one for one in origin.consumers.values() if one.is_driven]:
             metadata = consumer.config.metadata or {}
             name = metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""
-            stream = engine.streams.get(name)
-            source_states = stream.source_states if stream is not None else []
+            stream = ports.table.open.get(name)
+            source_states = stream.sources.states if stream is not None else []
             of_it = [one for one in source_states if one.reads_log and one.source.name == origin.name]
-            if name in engine.offline or (stream and any(_is_for(consumer, stream, one) for one in of_it)):
+            is_known = stream is not None and any(_is_for(consumer, stream, one) for one in of_it)
+            if is_known or name in ports.table.offline:
                 continue
             log.warning(
                 "consumer %s of stream %s: stream %s no longer exists", consumer.name, origin.name, name
             )
-            consumer.retire()
+            ports.consumers.retire(consumer)
 
 
 def settle(consumer: ConsumerReplica, source_state: SourceState, now: int) -> None:

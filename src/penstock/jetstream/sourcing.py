@@ -21,23 +21,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from penstock import faults
 from penstock.errors import StoreError
 from penstock.jetstream import source_consumer
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.deadlines import Deadlines
 from penstock.jetstream.external import ExternalReader
 from penstock.jetstream.limits import SECOND_NS
+from penstock.jetstream.sourcing_ports import SourcingPorts
 from penstock.jetstream.stream.source_config import start_ns
+from penstock.jetstream.stream.source_state import SourceState
+from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiError, ApiStreamSourceInfo
-
-if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-    from penstock.jetstream.engine import JetStreamEngine
-    from penstock.jetstream.stream.source_state import SourceState
-    from penstock.jetstream.stream.stream_replica import StreamReplica
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -79,10 +77,10 @@ class Reader(Protocol):
 class LocalReader:
     """Reads an origin of the same account."""
 
-    def __init__(self, engine: JetStreamEngine, stream: StreamReplica, source_state: SourceState) -> None:
+    def __init__(self, ports: SourcingPorts, stream: StreamReplica, source_state: SourceState) -> None:
         self.stream = stream
         self.source_state = source_state
-        self._engine = engine
+        self._ports = ports
         self._origin: StreamReplica | None = None
         self._before = 0  # the sequence before the first wanted one
         self._looked = 0  # up to this sequence of the origin nothing is left for the stream
@@ -91,7 +89,7 @@ class LocalReader:
 
     def read(self, now: int, enough: int) -> int:
         source_state = self.source_state
-        origin = self._engine.streams.get(source_state.source.name)
+        origin = self._ports.table.open.get(source_state.source.name)
         if origin is None or not origin.durability.is_durable:
             return 0
         if origin is not self._origin:
@@ -122,7 +120,7 @@ class LocalReader:
         self._looked = self._before
 
     def lag(self) -> int:
-        origin = self._engine.streams.get(self.source_state.source.name)
+        origin = self._ports.table.open.get(self.source_state.source.name)
         if origin is None or origin is not self._origin:
             return 0
         from_seq = max(self.source_state.seq, self._before) + 1
@@ -135,15 +133,20 @@ class LocalReader:
         return silent_ns % HEARTBEAT_NS if self.error() is None else silent_ns
 
     def error(self) -> ApiError | None:
-        if self.source_state.source.name not in self._engine.streams:
+        if self.source_state.source.name not in self._ports.table.open:
             return codes.STREAM_NOT_FOUND
         return self.source_state.refusal
 
     def stop(self, *, for_good: bool) -> None:
         self._origin = None
         consumer, self._consumer = self._consumer, None
-        if consumer is not None and for_good and not consumer.closed:
-            consumer.retire()
+        origin = self._ports.table.open.get(self.source_state.source.name)
+        if not for_good or origin is None:
+            return
+        if consumer is None:  # nothing was read since the start, which recovered the consumer
+            consumer = source_consumer.find(self._ports, origin, self.stream, self.source_state)
+        if consumer is not None and not consumer.closed:
+            self._ports.consumers.retire(consumer)
 
     def _settle(self, origin: StreamReplica, now: int) -> None:
         """Acks what the stream has written, so that an interest or work-queue origin can remove it."""
@@ -155,7 +158,7 @@ class LocalReader:
                     self._before + 1 if not self.source_state.seq else first_ever(self.source_state, origin)
                 )
                 self._consumer = source_consumer.make(
-                    self._engine, origin, self.stream, self.source_state, start_seq, now
+                    self._ports, origin, self.stream, self.source_state, start_seq, now
                 )
             except StoreError as error:
                 log.error(
@@ -188,58 +191,62 @@ def first_ever(source_state: SourceState, origin: StreamReplica) -> int:
 
 
 class Sourcing:
-    """The readers of one account."""
+    """The readers of one account.
 
-    def __init__(self, engine: JetStreamEngine) -> None:
-        self._engine = engine
-        self._readers: dict[str, list[Reader]] = {}  # by stream
+    readers: by stream. next_deadline: when (ns) `on_time` is due, or None.
+    """
+
+    def __init__(self, ports: SourcingPorts) -> None:
+        self._ports = ports
+        self.readers: dict[str, list[Reader]] = {}
         self._by_origin: dict[str, list[Reader]] = {}
         self._due: dict[Reader, None] = {}  # readers that have to check their origin
         self._refused: dict[Reader, ApiError] = {}  # readers that wait because their stream rejected a copy
         self._failed: dict[Reader, ApiError] = {}  # readers that raised: they are stopped
         self._logged: dict[Reader, ApiError] = {}  # the last rejection of each that was logged
         self._deadlines: Deadlines[Reader] = Deadlines()
+        self.next_deadline = self._deadlines.earliest
         self._is_reading = False
 
     def retire_orphans(self) -> None:
         """Removes consumers of streams that no longer exist: after a restart, when all streams are open, and
         when an offline one was deleted."""
-        source_consumer.retire_orphans(self._engine)
+        source_consumer.retire_orphans(self._ports)
 
     def follow(self, stream: StreamReplica) -> None:
         """Starts the readers of a new stream, or of a new configuration."""
-        present = {reader.source_state: reader for reader in self._readers.get(stream.name, ())}
+        present = {reader.source_state: reader for reader in self.readers.get(stream.name, ())}
         readers = [
             present.get(source_state) or self._reader(stream, source_state)
-            for source_state in stream.source_states
+            for source_state in stream.sources.states
         ]
         self._drop(reader for reader in present.values() if reader not in readers)
         if readers:
-            self._readers[stream.name] = readers
+            self.readers[stream.name] = readers
         else:
-            self._readers.pop(stream.name, None)
+            self.readers.pop(stream.name, None)
         self._due.update(dict.fromkeys(readers))
 
     def _reader(self, stream: StreamReplica, source_state: SourceState) -> Reader:
         if not source_state.reads_log:
-            return ExternalReader(self._engine, stream, source_state, self._look)
-        reader = LocalReader(self._engine, stream, source_state)
+            return ExternalReader(self._ports, stream, source_state, self._look)
+        reader = LocalReader(self._ports, stream, source_state)
         self._by_origin.setdefault(source_state.source.name, []).append(reader)
         return reader
 
     def _look(self, reader: Reader) -> None:
         self._due[reader] = None
-        self._engine.wake()
+        self._ports.wake()
 
     def forget(self, stream: StreamReplica, *, for_good: bool = True) -> None:
         """Stops the readers of a stream; not for_good: it is offline, and continues after a restart."""
-        self._drop(self._readers.pop(stream.name, ()), for_good=for_good)
+        self._drop(self.readers.pop(stream.name, ()), for_good=for_good)
 
     def stop(self) -> None:
         """Stops all readers."""
-        for readers in self._readers.values():
+        for readers in self.readers.values():
             self._drop(readers, for_good=False)
-        self._readers.clear()
+        self.readers.clear()
 
     def _drop(self, readers: Iterable[Reader], *, for_good: bool = True) -> None:
         for reader in readers:
@@ -253,16 +260,23 @@ class Sourcing:
             if reader in others:
                 others.remove(reader)
 
+    def try_again(self) -> None:
+        """Asks origins elsewhere soon that did not answer: the way to them may be open again."""
+        for readers in self.readers.values():
+            for reader in readers:
+                if isinstance(reader, ExternalReader):
+                    reader.try_again(self._ports.clock())
+
     def advance(self, changed: Iterable[str], now: int) -> None:
         """Reads new messages. changed: streams that were written, or applied a batch."""
-        if not self._readers:
+        if not self.readers:
             return
         due = self._due
         for name in changed:
             due.update(dict.fromkeys(self._by_origin.get(name, ())))
-            due.update(dict.fromkeys(self._readers.get(name, ())))
+            due.update(dict.fromkeys(self.readers.get(name, ())))
         if self._is_reading:
-            self._engine.wake()  # a sync ended while a consumer was created: the next tick handles it
+            self._ports.wake()  # a sync ended while a consumer was created: the next tick handles it
             return
         self._is_reading = True
         try:
@@ -274,7 +288,7 @@ class Sourcing:
         left = SLICE_BYTES
         for reader in list(self._due):
             if left <= 0:
-                self._engine.wake()  # the others follow in the next tick
+                self._ports.wake()  # the others follow in the next tick
                 return
             del self._due[reader]
             if reader not in self._failed:
@@ -330,10 +344,6 @@ class Sourcing:
             reader.stream.sink.mark()
         return size
 
-    def next_deadline(self) -> int | None:
-        """When (ns) `on_time` is due, or None."""
-        return self._deadlines.earliest()
-
     def on_time(self, now: int) -> None:
         """Retries rejected copies, and runs due readers."""
         for reader in self._deadlines.take_due(now):
@@ -351,15 +361,13 @@ class Sourcing:
         self, stream: StreamReplica, now: int
     ) -> tuple[ApiStreamSourceInfo | None, list[ApiStreamSourceInfo]]:
         """The info of a stream's mirror, and of its sources."""
-        infos = [
-            _info(reader, now, self._failed.get(reader)) for reader in self._readers.get(stream.name, ())
-        ]
+        infos = [_info(reader, now, self._failed.get(reader)) for reader in self.readers.get(stream.name, ())]
         return (infos[0], []) if stream.config.mirror is not None else (None, infos)
 
     def mirror_of(self, name: str) -> StreamReplica | None:
         """The stream that answers direct gets for the origin of this name, which does not allow them
         itself."""
-        for readers in self._readers.values():
+        for readers in self.readers.values():
             reader = readers[0]
             config = reader.stream.config
             mirror = config.mirror

@@ -4,7 +4,8 @@ Python handles ticks, batches, requests and messages whose headers change behavi
 bytes of each message without a Python object.
 
     base/       memory and containers that the others share
-    wire/       frames from bytes and bytes from frames: parser, `Ingress`, sinks, out buffers, end of tick
+    wire/       frames from bytes and bytes from frames: parsers, `Ingress`, sinks, out buffers, end of tick;
+                messages and interest between servers
     routing/    subscription index, subject grammar and matching, imports between accounts
     log/        a stream's log: records, blocks, per-subject state, cursors, direct gets, archives
     ingest/     publishes to records: checks, dedupe, batches, pub acks, copies of other streams

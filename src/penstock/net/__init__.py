@@ -3,6 +3,7 @@
 - `sockets`, `listener`: bind, listen and accept.
 - `server_connection`: one client socket; reads go into the frame parser's buffer without a copy, writes
   leave once a tick.
+- `route_connection`: a socket to another server: bounded output, compression.
 - `tls`, `websocket`, `proxy_layer`: protocols between the socket and the connection (`layer` is their base).
 - `backlog`: slow receivers, write deadlines, and pausing their publishers.
 - `reasons`: why a connection was closed.

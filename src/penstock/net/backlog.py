@@ -14,6 +14,9 @@ to LOW_WATER. Meanwhile:
   until it has drained, but for at most STALL_S per 64 KiB read. The limit keeps one dead receiver from
   stopping a publisher for good; its backlog then grows up to max_pending.
 
+Invariants: while a connection is backlogged, a check is scheduled; while a publisher is paused, its end is.
+The timers therefore call by `faults.contain`, and what failed is tried again.
+
 Rejected: a deadline timer per write, as in the official server with its blocking sockets. The kernel takes
 most writes at once; checking the remaining connections a few times per deadline costs nothing.
 """
@@ -24,6 +27,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from penstock import faults
 from penstock.kernels.wire.ticks import LoopBudget, TickTrigger
 
 HIGH_WATER = 64 * 1024
@@ -33,6 +37,7 @@ STALL_READ_BYTES = 64 * 1024
 STALL_BYTES_MAX = 4 * 1024 * 1024
 EAGER_BYTES = 512 * 1024
 CHECKS_PER_DEADLINE = 10
+RESUME_AGAIN_S = 1.0  # after a fault
 
 
 class Backlogged(Protocol):
@@ -111,14 +116,18 @@ class BacklogWatch:
         self._attempts.pop(connection, None)
         for resume, handle in tuple(self._stalled.items()):
             handle.cancel()
-            del self._stalled[resume]
-            resume()
+            faults.contain(self._stall_over, self._stall_failed, resume)
 
     def stall(self, resume: Callable[[], None], read_bytes: int) -> None:
         """A publisher paused reading. Calls `resume` when receivers have drained, or after its time limit."""
         self.stalls += 1
         limit_s = STALL_S * max(1.0, read_bytes / STALL_READ_BYTES)
-        self._stalled[resume] = self._loop.call_later(limit_s, self._stall_over, resume)
+        self._limit_stall(resume, limit_s)
+
+    def _limit_stall(self, resume: Callable[[], None], limit_s: float) -> None:
+        self._stalled[resume] = self._loop.call_later(
+            limit_s, faults.contain, self._stall_over, self._stall_failed, resume
+        )
 
     def forget(self, resume: Callable[[], None]) -> None:
         """A paused publisher has closed."""
@@ -147,18 +156,26 @@ class BacklogWatch:
 
     def check_deadlines(self) -> None:
         """Closes or counts the backlogged connections whose write deadline has passed."""
-        now = self._loop.time()
-        for connection, attempt in tuple(self._attempts.items()):
-            taken = connection.bytes_taken()
-            if taken >= attempt.goal:
+        for connection in tuple(self._attempts):
+            faults.contain(self._check_deadline, self._check_failed, connection)
+
+    def _check_deadline(self, connection: Backlogged) -> None:
+        attempt = self._attempts.get(connection)
+        if attempt is None:
+            return  # closing another one ended this one too
+        taken = connection.bytes_taken()
+        if taken >= attempt.goal:
+            self._begin_attempt(connection)
+        elif self._loop.time() - attempt.since_s >= self._deadline_s:
+            if self._retry and taken > attempt.taken:
+                connection.count_slow()
                 self._begin_attempt(connection)
-            elif now - attempt.since_s >= self._deadline_s:
-                if self._retry and taken > attempt.taken:
-                    connection.count_slow()
-                    self._begin_attempt(connection)
-                else:
-                    del self._attempts[connection]
-                    connection.close_slow()
+            else:
+                connection.close_slow()
+                self._attempts.pop(connection, None)  # last: if closing raised, the next check repeats it
+
+    def _check_failed(self, error: Exception, connection: Backlogged) -> None:
+        faults.note("check of a write deadline", error)
 
     def _begin_attempt(self, connection: Backlogged) -> None:
         taken = connection.bytes_taken()
@@ -166,7 +183,10 @@ class BacklogWatch:
         self._attempts[connection] = Attempt(taken, goal, self._loop.time())
 
     def _schedule_check(self) -> None:
-        self._check_handle = self._loop.call_later(self._deadline_s / CHECKS_PER_DEADLINE, self._on_check)
+        delay_s = self._deadline_s / CHECKS_PER_DEADLINE
+        self._check_handle = self._loop.call_later(
+            delay_s, faults.contain, self._on_check, self._checks_failed
+        )
 
     def _on_check(self) -> None:
         self._check_handle = None
@@ -174,6 +194,15 @@ class BacklogWatch:
         if self._attempts:
             self._schedule_check()
 
+    def _checks_failed(self, error: Exception) -> None:
+        faults.note("check of write deadlines", error)
+        self._schedule_check()
+
     def _stall_over(self, resume: Callable[[], None]) -> None:
-        del self._stalled[resume]
+        self._stalled.pop(resume, None)  # first: it may pause again
         resume()
+
+    def _stall_failed(self, error: Exception, resume: Callable[[], None]) -> None:
+        faults.note("end of a publisher's pause", error)
+        self.forget(resume)
+        self._limit_stall(resume, RESUME_AGAIN_S)

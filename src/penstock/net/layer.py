@@ -14,7 +14,8 @@ from typing import Any
 class Layer(asyncio.Transport):
     """The transport half of a layer. `_raw` is the socket's transport, set in `connection_made`.
 
-    A layer keeps input that was read while the connection waits for its turn; `_work` continues with it.
+    A layer keeps input that was read while the connection waits in the budget's queue; `_work` continues with
+    it.
     """
 
     def __init__(self) -> None:

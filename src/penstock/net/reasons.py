@@ -30,6 +30,16 @@ class CloseReason(StrEnum):
     SERVER_SHUTDOWN = "Server Shutdown"
     NO_RESPONDERS_REQUIRES_HEADERS = "No Responders Requires Headers"
     KICKED = "Kicked"
+    DUPLICATE_ROUTE = "Duplicate Route"
+    ROUTE_REMOVED = "Route Removed"
+    CLUSTER_NAME_CONFLICT = "Cluster Name Conflict"
+    DUPLICATE_SERVER_NAME = "Duplicate Server Name"
+    CLUSTER_NAMES_IDENTICAL = "Cluster Names Identical"
+    DUPLICATE_LEAFNODE = "Duplicate Remote LeafNode Connection"
+    MINIMUM_VERSION_REQUIRED = "Minimum Version Required"
+    MISSING_ACCOUNT = "Missing Account"
+    WRONG_PORT = "Incorrect Port"
+    WRONG_GATEWAY = "Wrong Gateway"
     INTERNAL_ERROR = "Internal Error"  # not one of the official server
 
     @property

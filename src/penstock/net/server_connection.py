@@ -9,8 +9,8 @@ and the socket takes everything. The remainder goes through the transport (`flus
 output until the transport's buffer is empty, which keeps the order.
 
 Fairness: input is processed as long as the loop's time budget allows. Then reading pauses, and the remaining
-input waits in the read buffer for a later turn (`kernels/wire/ticks.pyx`). If the socket closes meanwhile,
-the handler sees the close after all input: it was sent before.
+input waits in the read buffer for a later iteration (`kernels/wire/ticks.pyx`). If the socket closes
+meanwhile, the handler sees the close after all input: it was sent before.
 
 Works on uvloop and on asyncio's event loop.
 
@@ -130,9 +130,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.peer: tuple[str, int] = ("", 0)
 
     def use(self, transport: asyncio.Transport) -> None:
-        """Reads and writes through this transport from now on: the layer below it was removed."""
+        """Reads and writes through this transport from now on: a layer below it was removed or put there."""
         self._transport = transport
+        self._sink.socket = self._ingress.socket = self._plain_socket = -1
+        self._ingress.is_direct = False
         self._go_straight_to_socket(transport)
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The socket's transport, or the layer on it; None = closed."""
+        return self._transport
 
     def set_peer(self, peer: tuple[str, int]) -> None:
         """Sets the client's address, where the socket's is that of a proxy."""
@@ -141,6 +148,15 @@ class ServerConnection(asyncio.BufferedProtocol):
     def take_activity(self) -> bool:
         """Whether anything was read since the last call."""
         return self._ingress.take_activity()
+
+    @property
+    def active_ns(self) -> int:
+        """Monotonic time of the client's last message, delivery or request; 0 = none yet."""
+        return self._sink.active_ns
+
+    def note_active(self) -> None:
+        """Notes a request other than a message, as activity of the client."""
+        self._sink.note_active()
 
     @property
     def max_payload(self) -> int:
@@ -168,7 +184,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._work_on()
 
     def wait_turn(self) -> None:
-        """Ends this connection's part of the turn: reading pauses, and input waits for a later turn."""
+        """Ends this connection's part: reading pauses, and input waits for a later iteration."""
         self._pause()
         if not self._turn_due:
             self._turn_due = True
@@ -231,7 +247,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._stalled = False
         if self._grace is not None:
             self._grace.cancel()
-        self._sink.socket = self._plain_socket = -1
+        self._sink.socket = self._ingress.socket = self._plain_socket = -1
         self._transport = None
         reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
         if self.close_reason is None and self._ingress.waiting:
@@ -255,8 +271,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort(CloseReason.SLOW_CONSUMER_PENDING)
         data = self._sink.take()
         if data and self.close_reason is None:
-            self._written += len(data)
-            transport.write(data)
+            self._put(transport, data)
         waiting = transport.get_write_buffer_size()
         # While the transport holds data, later data must follow it: order.
         self._sink.socket = -1 if waiting else self._plain_socket
@@ -282,7 +297,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         data = self._sink.take()
         if data:
-            transport.write(data)
+            self._put(transport, data)
         self._stop(transport, reason)
         transport.close()
         # A peer that does not read would keep the socket open for ever.
@@ -312,11 +327,16 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # -- internal
 
+    def _put(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Writes output to the transport."""
+        self._written += len(data)
+        transport.write(data)
+
     def _go_straight_to_socket(self, transport: asyncio.Transport) -> None:
         """Lets the kernel send to the socket directly, unless there is a layer between."""
         sock = transport.get_extra_info("socket")
         if sock is not None and not isinstance(transport, Layer):
-            self._plain_socket = sock.fileno()
+            self._plain_socket = self._ingress.socket = sock.fileno()
             self._ingress.is_direct = True
 
     def _on_fed_slow(self) -> None:
@@ -376,10 +396,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.abort(CloseReason.READ_ERROR)
 
     def _work_on(self) -> None:
-        """Processes input within this turn's time budget, then resumes reading."""
+        """Processes input within the time budget of its part, then resumes reading."""
         if self._stalled or self._input_paused:
             return
         self._ingress.go_on()
+        if self._ingress.is_broken:
+            self.abort(CloseReason.READ_ERROR)
+            return
         if self._ingress.waiting or self._stalled or self._input_paused:
             return
         if self._lost is not None:

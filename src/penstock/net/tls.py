@@ -98,6 +98,81 @@ def server_context(
     return context
 
 
+def peer_contexts(
+    *,
+    cert_file: str,
+    key_file: str,
+    ca_file: str,
+    min_version: str,
+    cipher_suites: Sequence[str],
+    insecure: bool,
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The SSL contexts of links to other servers: (accepting, connecting). Both sides present a certificate.
+
+    Args:
+        insecure: the connecting side checks neither chain nor name. The accepting side always checks.
+
+    Raises:
+        ConfigError: as `server_context`.
+    """
+    accepting = server_context(
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        verify=True,
+        min_version=min_version,
+        cipher_suites=cipher_suites,
+    )
+    connecting = client_context(
+        cert_file=cert_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        min_version=min_version,
+        cipher_suites=cipher_suites,
+        insecure=insecure,
+    )
+    return accepting, connecting
+
+
+def client_context(
+    *,
+    cert_file: str = "",
+    key_file: str = "",
+    ca_file: str = "",
+    min_version: str = "1.2",
+    cipher_suites: Sequence[str] = (),
+    insecure: bool = False,
+) -> ssl.SSLContext:
+    """The SSL context of a connection that this server dials.
+
+    Args:
+        cert_file, key_file: of the certificate that it presents; "" = none.
+        ca_file: PEM file of the CAs of the other side's certificate; "" = the system's CAs.
+        insecure: check neither chain nor name.
+
+    Raises:
+        ConfigError: as `server_context`.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if min_version == "1.3" else ssl.TLSVersion.TLSv1_2
+    try:
+        if cert_file:
+            context.load_cert_chain(cert_file, key_file)
+        if ca_file:
+            context.load_verify_locations(cafile=ca_file)
+        else:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"error in TLS files {cert_file}, {key_file}, {ca_file}: {error}") from error
+    chosen = [_openssl_name(name) for name in cipher_suites if name not in SUITES_1_3]
+    if chosen:
+        context.set_ciphers(":".join(chosen))
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def _openssl_name(suite: str) -> str:
     name = SUITES.get(suite)
     if name is None:
@@ -138,11 +213,11 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
     """TLS of one accepted socket.
 
     Args:
-        connection: reads and writes through the layer.
-        context: SSL context.
-        policy: order and time limit of the handshake.
-        scratch: read buffer; layers of one event loop may share it.
-        log_debug: called with debug lines about the handshake.
+        connection: reads and writes through the layer. context: SSL context. policy: order and time limit of
+        the handshake. scratch: read buffer; layers of one event loop may share it. log_debug: called with
+        debug lines about the handshake. server_name: of the server, if this is the connecting side; "" = its
+        certificate's name is not checked.
+            None: this is the accepting side.
     """
 
     def __init__(
@@ -152,15 +227,23 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         policy: TlsPolicy,
         scratch: bytearray,
         log_debug: Callable[[str], None],
+        *,
+        server_name: str | None = None,
     ) -> None:
         super().__init__()
+        self._is_client = server_name is not None
         self._connection = connection
         self._policy = policy
         self._scratch = memoryview(scratch)
         self._log_debug = log_debug
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._ssl = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=not self._is_client,
+            server_hostname=server_name or None,
+        )
         self._phase = TlsPhase.UNDECIDED
         self._info_sent = policy.info_delay_s == 0.0
         self._has_more = False  # there may be more to decrypt
@@ -175,12 +258,25 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._connection.close_reason is not None:
             return
         delay_s = self._policy.info_delay_s
-        if delay_s == 0.0:
+        if self._is_client:
+            self._begin()
+            self._shake()  # the connecting side speaks first
+        elif delay_s == 0.0:
             self._show_info()
         elif math.isinf(delay_s):
             self._begin()
         else:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._show_info)
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        """Begins the handshake, as client, on a connection that was plain so far. Its later output is
+        encrypted."""
+        self._raw = transport
+        self._connection.flush()
+        self._connection.use(self)
+        transport.set_protocol(self)
+        self._begin()
+        self._shake()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._scratch
@@ -223,7 +319,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._phase is TlsPhase.HANDSHAKE and self._connection.close_reason is None:
             self._connection.close_reason = CloseReason.TLS_HANDSHAKE_FAILURE
         if self._phase is TlsPhase.OPEN:
-            # The connection processes input that came before the end in its turns.
+            # The connection processes input that came before the end in its parts.
             self.finish()
         self._connection.connection_lost(exc)
 
@@ -269,7 +365,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._policy.info_delay_s:
             self._connection.flush()  # INFO, deferred until the handshake is done
         self._phase = TlsPhase.HANDSHAKE
-        self._log_debug("Starting TLS client connection handshake")
+        self._log_debug(f"Starting TLS {'server' if self._is_client else 'client'} connection handshake")
         self._timer = asyncio.get_running_loop().call_later(self._policy.timeout_s, self._on_timeout)
 
     def _shake(self) -> None:
@@ -278,7 +374,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         except ssl.SSLWantReadError:
             self._send()
             return
-        except ssl.SSLError as error:
+        except (ssl.SSLError, ssl.CertificateError) as error:
             self._send()  # the alert
             self._fail(str(error))
             return
@@ -297,7 +393,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
 
     def _work(self) -> None:
         """Decrypts input into the connection's buffer, in pieces as large as that buffer allows, until the
-        connection's part of this turn is over."""
+        connection's part is over."""
         connection, budget = self._connection, self._connection.budget
         if self._is_working or self._phase is not TlsPhase.OPEN:
             return

@@ -1,6 +1,7 @@
 """WebSocket (RFC 6455) between a socket and its connection.
 
-A `WebsocketLayer` is the protocol of the socket and the transport of the connection. The frame parser sees
+A `WebsocketLayer` is the protocol of the socket and the transport of the connection. (`websocket_dial.py` has
+the side that dials.) The frame parser sees
 the payloads of all client frames as one byte stream, wherever the client splits them. Output leaves in binary
 messages of at most MESSAGE_BYTES, because some clients (aiohttp) refuse messages of a few MiB.
 
@@ -155,30 +156,23 @@ class WebSocketPhase(Enum):
 
 
 class WebsocketLayer(asyncio.Protocol, Layer):
-    """WebSocket of one accepted socket.
+    """WebSocket of one socket, either side.
 
     Args:
-        accept: creates the connection after the handshake; gets the request's cookies, and the address
-            from X-Forwarded-For ("" = none), which is not verified and only used in logs.
-        policy: rules of the handshake.
+        ws: the protocol, in the role of this side.
+        handshake_timeout_s: time limit of the handshake.
         log_error: called with error lines about the handshake.
     """
 
     def __init__(
-        self,
-        accept: Callable[[dict[str, str], str], ServerConnection],
-        policy: WebsocketPolicy,
-        log_error: Callable[[str], None],
+        self, ws: WSConnection, handshake_timeout_s: float, log_error: Callable[[str], None]
     ) -> None:
         super().__init__()
-        self._accept = accept
-        self._policy = policy
+        self._handshake_timeout_s = handshake_timeout_s
         self._log_error = log_error
-        self._ws = WSConnection(ConnectionType.SERVER)
+        self._ws = ws
         self._phase = WebSocketPhase.GREETING
         self._connection: ServerConnection | None = None
-        self._head = b""  # the first bytes of the request: the method
-        self._tail = b""  # the last bytes so far, to find the end of the request across reads
         self._peer: tuple[Any, ...] = ("", 0)
         self._piece = INFLATE_BYTES
         self._unread = b""  # from `_start` on
@@ -192,15 +186,8 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's
         self._peer = self._raw.get_extra_info("peername") or ("", 0)
-        encrypted = self._raw.get_extra_info("ssl_object")
-        if self._policy.refusal is not None and encrypted is not None:
-            reason = self._policy.refusal(encrypted.getpeercert(binary_form=True) or b"")
-            if reason:
-                self._log_error(f"{self._peer[0]}:{self._peer[1]} - TLS handshake error: {reason}")
-                self._raw.abort()
-                return
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._policy.handshake_timeout_s, self._on_timeout)
+        self._timer = loop.call_later(self._handshake_timeout_s, self._on_timeout)
 
     def data_received(self, data: bytes) -> None:
         self._unread, self._start = self._unread[self._start :] + data, 0
@@ -256,71 +243,17 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     # -- handshake
 
     def _greet(self, data: bytes) -> None:
-        if len(self._head) < 4:
-            self._head += data[:4]
-        # wsproto drops bytes that follow the request in the same read.
-        seen = self._tail + data
-        end = HEAD_END.search(seen)
-        behind = seen[end.end() :] if end is not None else b""
-        self._tail = seen[-3:]
-        try:
-            self._ws.receive_data(data[: len(data) - len(behind)])
-            for event in self._ws.events():
-                if isinstance(event, Request):
-                    self._open(event)
-        except (RemoteProtocolError, UnicodeError) as error:  # wsproto does not catch UnicodeError
-            self._refuse(HandshakeRefused(400 if self._head[:4] == b"GET " else 405, str(error)))
-        except HandshakeRefused as error:
-            self._refuse(error)
-        if self._phase is WebSocketPhase.OPEN:
-            self._receive(behind)
+        """Takes input of the handshake."""
+        raise NotImplementedError
 
-    def _open(self, request: Request) -> None:
-        headers = {name.lower().decode(): value.decode("latin-1") for name, value in request.extra_headers}
-        path = request.target.partition("?")[0]
-        if path.endswith("/mqtt"):
-            raise HandshakeRefused(404, "mqtt websocket endpoint not enabled")
-        check_origin(headers.get("origin", ""), request.host, self._policy)
-        extensions: list[Extension] = []
-        if self._policy.compression:
-            extensions.append(Deflate(self._message_max))
-        else:
-            self._piece = MESSAGE_BYTES
-        self._stop_timer()
-        extra = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._policy.headers]
-        unmasked = headers.get(NO_MASKING.lower()) == "true"
-        if unmasked:
-            extra.append((NO_MASKING.encode(), b"true"))
-        self._send(AcceptConnection(extensions=extensions, extra_headers=extra))
-        if unmasked:
-            _expect_unmasked(self._ws)
-        if path.endswith("/leafnode"):  # as the official server: handshake, then close
-            self._log_error("Not configured to accept leaf node connections")
-            self._phase = WebSocketPhase.CLOSED
-            self._raw.close()
-            return
+    def _begin(self, connection: ServerConnection) -> None:
+        """The handshake is done."""
         self._phase = WebSocketPhase.OPEN
-        claimed = forwarded_for(headers.get("x-forwarded-for", ""))
-        self._connection = self._accept(cookies_of(headers.get("cookie", "")), claimed)
-        self._connection.connection_made(self)
+        self._connection = connection
+        connection.connection_made(self)
 
     def _message_max(self) -> int:
         return self._connection.max_payload if self._connection is not None else 0
-
-    def _refuse(self, refused: HandshakeRefused) -> None:
-        self._stop_timer()
-        self._log_error(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: {refused}")
-        text = _TEXTS[refused.status] + b"\n"
-        headers = [
-            (b"Content-Type", b"text/plain; charset=utf-8"),
-            (b"Sec-Websocket-Version", b"13"),
-            (b"Content-Length", str(len(text)).encode()),
-        ]
-        lines = [b"HTTP/1.1 %d %s" % (refused.status, _TEXTS[refused.status])]
-        lines += [b"%s: %s" % header for header in headers]
-        self._raw.write(b"\r\n".join(lines) + b"\r\n\r\n" + text)
-        self._phase = WebSocketPhase.CLOSED
-        self._raw.close()
 
     def _on_timeout(self) -> None:
         self._timer = None
@@ -330,7 +263,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     # -- frames
 
     def _work(self) -> None:
-        """Processes input piece by piece and frame by frame until the connection's part of this turn is over.
+        """Processes input piece by piece and frame by frame until the connection's part is over.
         Each frame counts, because a tiny frame costs as much as a large one."""
         if self._is_working:
             return
@@ -428,6 +361,108 @@ class WebsocketLayer(asyncio.Protocol, Layer):
     def _send(self, event: Event) -> None:
         if not self._lost:
             self._raw.write(self._ws.send(event))
+
+
+class AcceptedWebsocket(WebsocketLayer):
+    """WebSocket of one accepted socket.
+
+    Args:
+        accept: creates the connection after the handshake; gets the request's cookies, and the address
+            from X-Forwarded-For ("" = none), which is not verified and only used in logs.
+        policy: rules of the handshake.
+        log_error: called with error lines about the handshake.
+        accept_leaf: creates the connection of a leaf node; returns None if the server accepts none.
+    """
+
+    def __init__(
+        self,
+        accept: Callable[[dict[str, str], str], ServerConnection],
+        policy: WebsocketPolicy,
+        log_error: Callable[[str], None],
+        accept_leaf: Callable[[], ServerConnection | None] = lambda: None,
+    ) -> None:
+        super().__init__(WSConnection(ConnectionType.SERVER), policy.handshake_timeout_s, log_error)
+        self._accept = accept
+        self._accept_leaf = accept_leaf
+        self._policy = policy
+        self._head = b""  # the first bytes of the request: the method
+        self._tail = b""  # the last bytes so far, to find the end of the request across reads
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        encrypted = self._raw.get_extra_info("ssl_object")
+        if self._policy.refusal is not None and encrypted is not None:
+            reason = self._policy.refusal(encrypted.getpeercert(binary_form=True) or b"")
+            if reason:
+                self._stop_timer()
+                self._log_error(f"{self._peer[0]}:{self._peer[1]} - TLS handshake error: {reason}")
+                self._raw.abort()
+
+    def _greet(self, data: bytes) -> None:
+        if len(self._head) < 4:
+            self._head += data[:4]
+        # wsproto drops bytes that follow the request in the same read.
+        seen = self._tail + data
+        end = HEAD_END.search(seen)
+        behind = seen[end.end() :] if end is not None else b""
+        self._tail = seen[-3:]
+        try:
+            self._ws.receive_data(data[: len(data) - len(behind)])
+            for event in self._ws.events():
+                if isinstance(event, Request):
+                    self._open(event)
+        except (RemoteProtocolError, UnicodeError) as error:  # wsproto does not catch UnicodeError
+            self._refuse(HandshakeRefused(400 if self._head[:4] == b"GET " else 405, str(error)))
+        except HandshakeRefused as error:
+            self._refuse(error)
+        if self._phase is WebSocketPhase.OPEN:
+            self._receive(behind)
+
+    def _open(self, request: Request) -> None:
+        headers = {name.lower().decode(): value.decode("latin-1") for name, value in request.extra_headers}
+        path = request.target.partition("?")[0]
+        if path.endswith("/mqtt"):
+            raise HandshakeRefused(404, "mqtt websocket endpoint not enabled")
+        check_origin(headers.get("origin", ""), request.host, self._policy)
+        extensions: list[Extension] = []
+        if self._policy.compression:
+            extensions.append(Deflate(self._message_max))
+        else:
+            self._piece = MESSAGE_BYTES
+        self._stop_timer()
+        extra = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._policy.headers]
+        unmasked = headers.get(NO_MASKING.lower()) == "true"
+        if unmasked:
+            extra.append((NO_MASKING.encode(), b"true"))
+        self._send(AcceptConnection(extensions=extensions, extra_headers=extra))
+        if unmasked:
+            _expect_unmasked(self._ws)
+        if not path.endswith("/leafnode"):
+            claimed = forwarded_for(headers.get("x-forwarded-for", ""))
+            self._begin(self._accept(cookies_of(headers.get("cookie", "")), claimed))
+            return
+        connection = self._accept_leaf()
+        if connection is None:  # as the official server: handshake, then close
+            self._log_error("Not configured to accept leaf node connections")
+            self._phase = WebSocketPhase.CLOSED
+            self._raw.close()
+        else:
+            self._begin(connection)
+
+    def _refuse(self, refused: HandshakeRefused) -> None:
+        self._stop_timer()
+        self._log_error(f"{self._peer[0]}:{self._peer[1]} - websocket handshake error: {refused}")
+        text = _TEXTS[refused.status] + b"\n"
+        headers = [
+            (b"Content-Type", b"text/plain; charset=utf-8"),
+            (b"Sec-Websocket-Version", b"13"),
+            (b"Content-Length", str(len(text)).encode()),
+        ]
+        lines = [b"HTTP/1.1 %d %s" % (refused.status, _TEXTS[refused.status])]
+        lines += [b"%s: %s" % header for header in headers]
+        self._raw.write(b"\r\n".join(lines) + b"\r\n\r\n" + text)
+        self._phase = WebSocketPhase.CLOSED
+        self._raw.close()
 
 
 def _expect_unmasked(ws: WSConnection) -> None:

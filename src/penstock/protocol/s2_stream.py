@@ -26,16 +26,19 @@ _HEAD = 4
 _COMPRESSED, _PLAIN, _IDENTIFIER, _FIRST_SKIPPED = 0x00, 0x01, 0xFF, 0x80
 
 
-def encode_chunks(data: bytes) -> bytes:
-    """The chunks of `data`, without the stream identifier."""
-    return b"".join(_chunk(data[at : at + FRAGMENT_BYTES]) for at in range(0, len(data), FRAGMENT_BYTES))
+def encode_chunks(data: bytes, *, compress: bool = True) -> bytes:
+    """The chunks of `data`, without the stream identifier. compress: False writes plain chunks only."""
+    pieces = range(0, len(data), FRAGMENT_BYTES)
+    return b"".join(_chunk(data[at : at + FRAGMENT_BYTES], compress) for at in pieces)
 
 
-def _chunk(data: bytes) -> bytes:
-    block = encode_block(data)
-    kind = _COMPRESSED
-    if len(block) > len(data) - len(data) // 32:
-        kind, block = _PLAIN, data
+def _chunk(data: bytes, compress: bool) -> bytes:
+    kind, block = _PLAIN, data
+    if compress:
+        block = encode_block(data)
+        kind = _COMPRESSED
+        if len(block) > len(data) - len(data) // 32:
+            kind, block = _PLAIN, data
     body = checksum(data).to_bytes(4, "little") + block
     return bytes((kind,)) + len(body).to_bytes(3, "little") + body
 

@@ -30,6 +30,8 @@ class Account:
         self.name = name
         self.index = SubscriptionIndex()
         self.mapper: SubjectMapper | None = None
+        self.mapped_subjects: tuple[bytes, ...] = ()
+        """The sources of the mappings: leaf nodes send what matches them."""
 
     def set_mappings(self, mappings: Mappings, below: Below) -> None:
         """Sets the mappings for clients that join the account from now on.
@@ -38,18 +40,25 @@ class Account:
             mappings: mappings of the account.
             below: `below(n)` returns a uniformly distributed integer in [0, n).
         """
-        self.mapper = SubjectMapper(lambda subject: mappings.decide(subject, below))
+        self.mapped_subjects = mappings.sources
+        self.mapper = SubjectMapper(lambda subject: mappings.decide(subject, below), mappings.prefix)
 
     def drop_mappings(self) -> None:
         """Maps no subjects of clients that join the account from now on."""
         self.mapper = None
+        self.mapped_subjects = ()
 
     def publish(self, subject: bytes, payload: bytes, *, reply: bytes = b"", header: bytes = b"") -> int:
         """Publishes a message of the server itself; returns the number of receivers."""
         return publish(self.index, subject, reply, header, payload)
 
     def subscribe_service(
-        self, subject: bytes, callback: ServiceCallback, before: Callable[[], object] | None = None
+        self,
+        subject: bytes,
+        callback: ServiceCallback,
+        before: Callable[[], object] | None = None,
+        *,
+        private: bool = False,
     ) -> SinkSubscription:
         """Subscribes a Python callable.
 
@@ -58,8 +67,11 @@ class Account:
             callback: called with subject, reply, header block, payload and the publisher's sink (None for
                 messages of the server).
             before: runs before each call, for example to apply pending publishes to streams.
+            private: serves clients of this server only; not announced to other servers.
         """
         subscription = SinkSubscription(ServiceSink(callback, before), subject)
+        if private:
+            subscription.keep_private()
         self.index.insert(subscription)
         return subscription
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 
 from penstock.errors import ConfigError
 from penstock.protocol.subjects import is_valid_filter
@@ -142,9 +144,15 @@ class Mappings:
         by_source = {mapping.source: mapping for mapping in mappings}
         self._mappings = list(by_source.values())
         self._cluster = cluster
-        # Built on first use: building thousands of them at once would block clients during a reload.
+        # Built on first use, like `_first`: thousands of them at once would block clients during a reload.
         self._choices: dict[int, WeightedChoice] = {}
-        self._first = FirstMatch(by_source)
+        self.prefix = _literal_prefix(by_source)
+        """What every subject begins with that a mapping changes."""
+        self.sources = tuple(source.encode() for source in by_source)
+
+    @cached_property
+    def _first(self) -> FirstMatch:
+        return FirstMatch(mapping.source for mapping in self._mappings)
 
     def decide(self, subject: bytes, below: Below) -> tuple[bytes, bool]:
         """Maps the subject of a publish.
@@ -164,3 +172,10 @@ class Mappings:
             choice = self._choices[place] = WeightedChoice(self._mappings[place], self._cluster)
         outcome = choice.choose(below(WEIGHT_MAX) if choice.is_random else 0)
         return outcome.subject(subject, below), not choice.is_random
+
+
+def _literal_prefix(sources: Iterable[str]) -> bytes:
+    """What the literal tokens that the filters begin with have in common."""
+    heads = [".".join(takewhile(lambda token: token not in ("*", ">"), s.split("."))) for s in sources]
+    pairs = zip(min(heads, default=""), max(heads, default=""), strict=False)
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)).encode()

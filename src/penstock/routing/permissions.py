@@ -153,6 +153,10 @@ class PermissionList:
         tokens = subject.split(b".")
         return any(_matches_literally(outer, tokens) for outer in self._plain)
 
+    def has_entry_within(self, filter_: bytes) -> bool:
+        """Whether the filter covers an entry without queue."""
+        return any(covers(filter_, b".".join(tokens)) for tokens in self._plain)
+
     def overlaps(self, subject: bytes) -> bool:
         """Whether an entry without queue overlaps this filter."""
         return any(overlaps(b".".join(tokens), subject) for tokens in self._plain)

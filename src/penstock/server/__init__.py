@@ -8,6 +8,7 @@
 - `auth`: authentication by users, tokens, keys, certificates, operators and auth callout; permissions.
 - `accounts`: account registry, imported services.
 - `monitoring`: HTTP pages, metrics, the system account, message traces. `logging`: log lines and outputs.
+- `links`: connections to other servers.
 - `client_tls`, `websocket_listener`, `proxy_connections`, `lame_duck`, `ports_file`: listeners and life
   cycle.
 """

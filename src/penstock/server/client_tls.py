@@ -1,7 +1,15 @@
-"""TLS of client connections: builds the context, the policy and the layer of each socket from the options."""
+"""TLS of client connections: builds the context, the policy and the layer of each socket from the options.
+
+`pinned_certs` accepts only client certificates with listed keys. A pin is the SHA-256 of a certificate's
+public key (SubjectPublicKeyInfo, DER) in hex, as printed by
+`openssl x509 -noout -pubkey | openssl pkey -pubin -outform DER | sha256sum`. It stays valid when a
+certificate is renewed with the same key. Pins are checked in addition to `verify`, without which clients
+present no certificate.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import ssl
 from collections.abc import Callable
@@ -13,7 +21,10 @@ from penstock.server.config.option_checks import NS
 from penstock.server.config.server_options import TlsOptions
 
 if TYPE_CHECKING:
+    from penstock.server.links.leaf_session import LeafSession
     from penstock.server.session import Session
+
+NOT_PINNED = "certificate not pinned"
 
 
 class Encryption:
@@ -39,7 +50,7 @@ class Encryption:
         )
         self._scratch = bytearray(READ_BYTES)
 
-    def wrap(self, connection: ServerConnection, session: Session) -> TlsLayer:
+    def wrap(self, connection: ServerConnection, session: Session | LeafSession) -> TlsLayer:
         """Returns the protocol object of a new socket."""
 
         def log_debug(text: str) -> None:
@@ -75,9 +86,21 @@ def context_of(options: TlsOptions) -> ssl.SSLContext:
 
 
 def certificate_refusal(options: TlsOptions) -> Callable[[bytes], str] | None:
-    """The certificate check for `TlsPolicy.refusal`; None accepts all certificates."""
+    """The certificate check for `TlsPolicy.refusal`, which returns why a client certificate (DER, b"" = none)
+    is refused; "" = accepted. None accepts all certificates."""
     if not options.pinned_certs:
         return None
-    from penstock.server.auth.pinned_certs import refusal_of  # few servers pin certificates
 
-    return refusal_of(options.pinned_certs)
+    def refusal(certificate: bytes) -> str:
+        return "" if certificate and pin_of(certificate) in options.pinned_certs else NOT_PINNED
+
+    return refusal
+
+
+def pin_of(certificate: bytes) -> str:
+    """The pin of a certificate (DER)."""
+    from cryptography import x509  # few servers pin certificates
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()

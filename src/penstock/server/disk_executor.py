@@ -1,13 +1,15 @@
 """Background disk work: two threads, with results delivered in the event loop.
 
-Invariant: the loop's thread calls every `done` once, from the loop or within complete_one(). If `done`
-raises, it is called once more with an error, so that its owner does not wait for ever.
+Invariant: the loop's thread calls every `done` once, from the loop or within complete_one(). If `done` or
+what leads to it raises, `done` is called (once more) with an error, so that its owner does not wait for ever:
+no later work may come that would deliver the lost result.
 """
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock import faults
@@ -36,18 +38,25 @@ class LoopExecutor:
     def run(self, work: Work[T], done: Done[T], owner: object) -> None:
         future = self._threads.submit(work)
         self._waiting[future] = _Pending(work, done, owner)
-        future.add_done_callback(self._on_done)
+        future.add_done_callback(partial(faults.contain, self._on_done, self._result_lost))
 
     def _on_done(self, future: Future[Any]) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finish)
+            self._loop.call_soon_threadsafe(faults.contain, self._finish, self._result_lost, future)
 
-    def _finish(self) -> None:
-        # Take everything that is done: if a result was not delivered, the next one delivers it.
-        for one in [one for one in self._waiting if one.done()]:
-            pending = self._waiting.pop(one, None)
-            if pending is not None:  # complete_one() has not delivered it yet
-                faults.contain(_deliver, _delivery_failed, one, pending.done)
+    def _finish(self, future: Future[Any]) -> None:
+        pending = self._waiting.pop(future, None)
+        if pending is not None:  # complete_one() has not delivered it yet
+            faults.contain(_deliver, _delivery_failed, future, pending.done)
+
+    def _result_lost(self, error: Exception, future: Future[Any]) -> None:
+        """Delivery raised, in any thread. The loop delivers the error instead of the result."""
+        self._loop.call_soon_threadsafe(faults.contain, self._fail, _lost, future, error)
+
+    def _fail(self, future: Future[Any], error: Exception) -> None:
+        pending = self._waiting.pop(future, None)
+        if pending is not None:
+            _delivery_failed(error, future, pending.done)
 
     def complete_one(self, owner: object) -> bool:
         future = next((one for one, pending in self._waiting.items() if pending.owner is owner), None)

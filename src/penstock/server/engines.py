@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.jetstream.advisories import Advisories
-from penstock.jetstream.api.waiting import Queue, WaitingRequests
-from penstock.jetstream.engine import JetStreamEngine
+from penstock.jetstream.api import ApiService
+from penstock.jetstream.engine import JetStreamEngine, SharedState
 from penstock.jetstream.limits import CONSUMERS_PER_STREAM, OWN_TIER, EngineConfig
-from penstock.jetstream.shared_state import SharedState
+from penstock.jetstream.waiting import Queue, WaitingRequests
 from penstock.protocol.api import AccountLimits
 from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
@@ -64,6 +64,7 @@ class EngineFactory:
         engine = JetStreamEngine(
             self._accounts.open(account).index,
             store,
+            api=ApiService,
             config=self.config(account, limits),
             clock=context.clock,
             new_id=self._new_id,

@@ -19,7 +19,6 @@ import msgspec
 from penstock import faults
 from penstock.errors import ServerError, StoreError
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
-from penstock.protocol.subjects import matches
 from penstock.server.accounts.reservations import excess, growth
 from penstock.server.config.server_options import AccountJetStream, JetStreamOptions
 from penstock.server.disk_executor import LoopExecutor
@@ -189,6 +188,11 @@ class JetStreamService:
                 self.running[name].configure(self._engine_factory().config(name, limits))
         self._refuse_others()
 
+    def resume_sourcing(self, account: str) -> None:
+        """Another server that may have origins of this account's mirrors and sources is connected."""
+        if account in self.running:
+            self.running[account].sourcing.try_again()
+
     def _end(self, name: str) -> None:
         self._limits.pop(name, None)
         self._remove_triggers(name)
@@ -209,14 +213,12 @@ class JetStreamService:
             del self._refusals[name]
 
     def _imports_api(self, name: str) -> bool:
-        """Whether another account serves the API in this one, through an import."""
         own = self._accounts.options_of(name)
         if own is None or not own.imports:
             return False
-        from penstock.routing.imports_exports import ServiceImport, plan
+        from penstock.server.accounts.jetstream_subjects import imports_api
 
-        services = [entry for entry in own.imports if isinstance(entry, ServiceImport)]
-        return any(matches(plan(entry).local, "$JS.API.INFO") for entry in services)
+        return imports_api(own)
 
     def _begin(self, account: str, limits: AccountJetStream) -> None:
         """Opens the engine of an account with stored data; an account without is dormant. Raises StoreError,

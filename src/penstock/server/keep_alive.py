@@ -7,6 +7,7 @@ round trip time only.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.server.server_context import ServerContext
 
 FIRST_PING_S = 2.0
+FIRST_PING_ROUTE_S = 1.0
 FIRST_PING_JITTER = 0.2
 RTT_INTERVAL_NS = 3_600_000_000_000
 """Interval of pings to an active client, which measure its round trip time."""
@@ -34,6 +36,7 @@ class KeepAlive:
     """
 
     __slots__ = (
+        "_activity_ns",
         "_connection",
         "_context",
         "_failed",
@@ -41,10 +44,10 @@ class KeepAlive:
         "_ping",
         "_ping_sent_ns",
         "_pings_out",
+        "_seen_ns",
         "_stale",
         "_started_ns",
         "_timer",
-        "last_activity_ns",
         "rtt_ns",
     )
 
@@ -62,7 +65,8 @@ class KeepAlive:
         self._ping = ping
         self._stale = stale
         self._failed = failed
-        self._started_ns = self.last_activity_ns = context.clock()
+        self._started_ns = self._activity_ns = context.clock()
+        self._seen_ns = 0  # `active_ns` of the connection for which `_activity_ns` is the time
         self.rtt_ns = 0
         self._ping_sent_ns = 0  # time of the unanswered PING
         self._last_ping_ns = 0
@@ -73,6 +77,16 @@ class KeepAlive:
     def _interval_s(self) -> float:
         return self._context.options.ping_interval_ns_of(self._connection.kind) / 1e9
 
+    @property
+    def last_activity_ns(self) -> int:
+        """Time of the last CONNECT, message in or out, or change of a subscription, ns since 1970. PING and
+        PONG do not count, as on the official server: an idle client sends them too."""
+        seen = self._connection.active_ns
+        if seen != self._seen_ns:  # converted once, so that the answer stays the same until the next activity
+            self._seen_ns = seen
+            self._activity_ns = self._context.clock() - max(0, time.monotonic_ns() - seen)
+        return self._activity_ns
+
     def start(self) -> None:
         """Begins to wait for the first ping."""
         self._wake_in(self._interval_s)
@@ -80,7 +94,11 @@ class KeepAlive:
     def connect_arrived(self) -> None:
         """CONNECT has arrived: estimates the round trip time, and pings soon for a measured one."""
         self.rtt_ns = max(1, self._context.clock() - self._started_ns)
-        first_s = min(FIRST_PING_S, self._interval_s)
+        self._connection.note_active()
+        first_s = min(
+            FIRST_PING_ROUTE_S if self._connection.kind in ("route", "leaf") else FIRST_PING_S,
+            self._interval_s,
+        )
         self._wake_in(first_s * (1 + FIRST_PING_JITTER * self._context.random()))
 
     def pong_arrived(self) -> bool:
@@ -107,9 +125,8 @@ class KeepAlive:
         now = self._context.clock()
         active = self._connection.take_activity()
         if active:
-            self.last_activity_ns = now
             self._pings_out = 0
-        if self._pings_out >= self._context.options.ping_max:
+        if self._pings_out >= self._context.options.ping_max_of(self._connection.kind):
             self._stale()
             return
         if not active or not self._last_ping_ns or now - self._last_ping_ns > RTT_INTERVAL_NS:

@@ -41,7 +41,7 @@ async def leave(
     if not sessions:
         return
     for session in tuple(sessions.values()):
-        if session.options.protocol >= 1:
+        if session.takes_info:
             session.send(info_line(session))
     grace_s = options.lame_duck_grace_period_ns / 1e9
     await sleep(grace_s)

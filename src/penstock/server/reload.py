@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 AUTHORIZATION = frozenset(
     {"user", "password", "token", "users", "no_auth_user", "accounts", "proxy_required", "trusted_proxies"}
 )
-FILES = frozenset({"tls", "websocket"})  # the files they name may have changed
+FILES = frozenset({"tls", "websocket", "cluster", "leafnodes"})  # the files they name may have changed
 LOG_FILE = frozenset(
     {
         "log_file",
@@ -176,6 +176,8 @@ def _authorization(server: Server) -> None:
     server.logins.renew()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
+    if server.leafs is not None:
+        server.leafs.renew_logins()
     server.accounts.close_excess()
     if server.jetstream is not None:
         server.jetstream.renew()
@@ -211,6 +213,18 @@ def _jetstream(server: Server) -> None:
         server.jetstream.renew()
 
 
+def _routes(server: Server) -> None:
+    if server.routes is not None:
+        server.routes.renew()
+
+
+def _leafnodes(server: Server) -> None:
+    if server.leafs is not None:
+        server.logins.renew()
+        server.leafs.renew()
+        server.leafs.renew_logins()
+
+
 def _tokens(server: Server) -> None:
     if server.accounts.operators is not None:
         server.accounts.operators.reload()
@@ -240,6 +254,9 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "default_sentinel": None,
     "client_advertise": None,
     "websocket": _authorization,  # its users; _prepare does the rest
+    "cluster": _routes,
+    "cluster_name": _routes,
+    "leafnodes": _leafnodes,
     "debug": _logging,
     "trace": _logging,
     "trace_verbose": _logging,
@@ -271,6 +288,18 @@ def _websocket(server: Server, fresh: ServerOptions) -> Prepared:
     return server.websockets.prepared(fresh.websocket), _nothing
 
 
+def _cluster(server: Server, fresh: ServerOptions) -> Prepared:
+    if server.routes is None or fresh.cluster is None:
+        return _nothing, _nothing
+    return server.routes.prepared_tls(fresh), _nothing
+
+
+def _leafs(server: Server, fresh: ServerOptions) -> Prepared:
+    if server.leafs is None or fresh.leafnodes is None:
+        return _nothing, _nothing
+    return server.leafs.prepared_tls(fresh), _nothing
+
+
 def _pid_file(server: Server, fresh: ServerOptions) -> Prepared:
     before = server.context.options.pid_file
     ports_file.write_pid(fresh.pid_file)
@@ -296,6 +325,8 @@ _PREPARE: dict[str, Callable[[Server, ServerOptions], Prepared]] = {
     "tls": _tls,
     "allow_non_tls": _tls,
     "websocket": _websocket,
+    "cluster": _cluster,
+    "leafnodes": _leafs,
     "pid_file": _pid_file,
     "ports_file_dir": _ports_file,
 }
@@ -322,6 +353,8 @@ def _fixed(block: str, *names: str) -> Callable[[Any, Any], list[str]]:
 
 _CHECK: dict[str, Callable[[Any, Any], list[str]]] = {
     "websocket": _fixed("websocket", "host", "port", "no_tls"),
+    "cluster": _fixed("cluster", "host", "port"),
+    "leafnodes": _fixed("leafnodes", "host", "port", "advertise"),
     "jetstream": _fixed(
         "jetstream",
         *("store_dir", "domain", "sync_always", "sync_interval_ns", "cipher", "key", "prev_key"),

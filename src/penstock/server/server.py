@@ -45,11 +45,17 @@ from penstock.server.tick import Tick
 
 if TYPE_CHECKING:
     import socket
+    from typing import Unpack
 
+    from penstock.cluster.interests import AccountInterests
     from penstock.net.proxy_layer import ProxyLayer
     from penstock.net.tls import TlsLayer
     from penstock.server.client_tls import Encryption
+    from penstock.server.config.server_settings import ServerSettings
     from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.links.leaf_session import LeafSession
+    from penstock.server.links.leafs import Leafs
+    from penstock.server.links.routes import Routes
     from penstock.server.monitoring.monitor import Monitor
     from penstock.server.websocket_listener import Websockets
 
@@ -85,7 +91,7 @@ class Server:
         log: logs.Log | None = None,
         listening: list[socket.socket] | None = None,
         clock: Callable[[], int] = time.time_ns,
-        **settings: Any,
+        **settings: Unpack[ServerSettings],
     ) -> None:
         if options is None:
             options = ServerOptions(
@@ -111,6 +117,8 @@ class Server:
         self.monitor: Monitor | None = None
         self.encryption: Encryption | None = None
         self.websockets: Websockets | None = None
+        self.routes: Routes | None = None
+        self.leafs: Leafs | None = None
         self.reload_from: Callable[[], Awaitable[None]] | None = None  # may raise ConfigError
         self.reloading = asyncio.Lock()
         self.failed = False  # stopped, because the stored data is unreliable
@@ -123,6 +131,7 @@ class Server:
         self._stopped = asyncio.Event()
         self._stopping = False
         self._leaving = False
+        self._advertises = False  # other servers have or had URLs for clients
         self._failure_stop: asyncio.Task[None] | None = None
 
     # -- life cycle
@@ -152,6 +161,7 @@ class Server:
             self._open_accounts()
             await self._open_websockets()
             await self._listen()
+            await self._open_links(self._tick)
             ports_file.write_pid(options.pid_file)
             self.write_ports(options.ports_file_dir)
         except BaseException:
@@ -187,6 +197,10 @@ class Server:
             session.close(CloseReason.SERVER_SHUTDOWN)
         if self.sessions:
             await self._wait_for_sessions()
+        if self.leafs is not None:
+            await self.leafs.close()
+        if self.routes is not None:
+            await self.routes.close()
         if self._tick is not None:
             self._tick.stop()
         if self.jetstream is not None:
@@ -220,6 +234,11 @@ class Server:
             self._listener.close()
         if self.websockets is not None:
             self.websockets.close()
+        if self.leafs is not None:
+            self.leafs.lame_duck()
+        if self.routes is not None:
+            self.routes.lame_duck()
+            self._info = self._static_info(self._listener.port if self._listener is not None else 0)
         self._info["ldm"] = True
         await lame_duck.leave(self.context, self.sessions, self.info_line, self.process_input)
         await self.stop()
@@ -286,6 +305,11 @@ class Server:
         info = self._info
         if self.websockets is not None and session.connection.kind == "websocket":
             info = self.websockets.info(info)
+            if self.routes is not None and (others := self.routes.mesh.client_urls("websocket")):
+                own = [] if self._leaving else self.own_urls("websocket")
+                info = info | {"connect_urls": [*own, *others]}
+            else:
+                info.pop("connect_urls", None)
         info = {**info, "client_id": session.cid}
         if session.is_peer_known:
             info["client_ip"] = host
@@ -328,7 +352,7 @@ class Server:
             self._info["ldm"] = True
         if notify:
             for session in tuple(self.sessions.values()):
-                if session.options.protocol >= 1:
+                if session.takes_info:
                     session.send(self.info_line(session))
 
     async def reload(self) -> str:
@@ -355,6 +379,13 @@ class Server:
             urls["monitoring"] = [self.monitor.url]
         if self.websockets is not None:
             urls["websocket"] = [self.websockets.url]
+        if self.routes is not None and self.options.cluster is not None:
+            urls["cluster"] = [
+                f"nats://{_host_port(connectable(self.options.cluster.host), self.routes.port)}"
+            ]
+        if self.leafs is not None and self.leafs.port and self.options.leafnodes is not None:
+            host = connectable(self.options.leafnodes.host)
+            urls["leafnodes"] = [f"nats://{_host_port(host, self.leafs.port)}"]
         ports_file.write_ports(directory, urls)
 
     # -- internal
@@ -436,7 +467,101 @@ class Server:
             host, advertised_port = host_and_port("client_advertise", options.client_advertise)
             info |= {"host": host, "port": advertised_port or port}
             info["connect_urls"] = [_host_port(host, advertised_port or port)]
+        if self.routes is not None:
+            info["cluster"] = self.routes.mesh.cluster_name
+            others = self.routes.mesh.client_urls()
+            self._advertises |= bool(others)
+            if self._advertises:
+                # The own URLs stay when the others are gone: without any, clients would keep the old list.
+                own = [] if self._leaving else self.own_urls("nats", port)
+                info["connect_urls"] = list(dict.fromkeys((*own, *others)))
         return info
+
+    def own_urls(self, kind: str, port: int = 0) -> list[str]:
+        """This server's addresses for clients of a kind, "nats" or "websocket", as other servers advertise
+        them."""
+        from penstock.server.links.local_addresses import reachable  # only members of a cluster need it
+
+        options = self.options
+        if kind == "websocket":
+            return self.websockets.advertised(reachable) if self.websockets is not None else []
+        port = port or self.port
+        if options.client_advertise:
+            host, advertised = host_and_port("client_advertise", options.client_advertise)
+            return [_host_port(host, advertised or port)]
+        return [_host_port(host, port) for host in reachable(options.host)]
+
+    def _all_websocket_urls(self) -> list[str]:
+        """The WebSocket addresses of this server and of the other members of its cluster."""
+        others = self.routes.mesh.client_urls("websocket") if self.routes is not None else []
+        return [*self.own_urls("websocket"), *others]
+
+    def _on_urls_changed(self) -> None:
+        """The client URLs of other servers differ: clients that take INFO at any time get them."""
+        if self._listener is not None and not self._stopping:
+            self.renew_info(notify=True)
+            if self.leafs is not None:
+                self.leafs.nodes.urls_changed()
+
+    async def _open_links(self, tick: Tick) -> None:
+        """Connects to other servers: leaf nodes first, so that routes can tell their addresses."""
+        if self.options.cluster is None and self.options.leafnodes is None:
+            return
+        from penstock.cluster.interests import AccountInterests
+
+        interests = AccountInterests(self.accounts, serves_leafs=self.options.leafnodes is not None)
+        await self._open_leafs(tick, interests)
+        await self._open_routes(tick, interests)
+
+    async def _open_leafs(self, tick: Tick, interests: AccountInterests) -> None:
+        if self.options.leafnodes is None:
+            return
+        from penstock.server.links.leafs import Leafs
+
+        self.leafs = Leafs(
+            self.context,
+            self.accounts,
+            self.logins,
+            interests,
+            tick,
+            cluster_name=self._cluster_name,
+            other_urls=lambda: self.routes.leaf_urls() if self.routes is not None else [],
+            websocket_urls=self._all_websocket_urls,
+            changed=self._on_leaf_changed,
+        )
+        self.accounts.keep_linked(lambda name: self.leafs is not None and self.leafs.num_links(name) > 0)
+        await self.leafs.open()
+
+    def _cluster_name(self) -> str:
+        """The name of this server's cluster; "" = none."""
+        return self.routes.mesh.cluster_name if self.routes is not None else self.options.cluster_name
+
+    def _on_leaf_changed(self, session: LeafSession, is_here: bool) -> None:
+        """A leaf node link was registered, or is gone."""
+        if self._stopping:
+            return
+        self.system.leaf_changed(session, is_here)
+        if self.jetstream is not None and is_here and session.link.account is not None:
+            self.jetstream.resume_sourcing(session.link.account.name)
+
+    async def _open_routes(self, tick: Tick, interests: AccountInterests) -> None:
+        if self.options.cluster is None:
+            return
+        from penstock.server.links.routes import Routes
+
+        self.routes = Routes(
+            self.context,
+            self.accounts,
+            interests,
+            tick,
+            client_urls=self.own_urls,
+            leaf_urls=lambda: self.leafs.own_urls() if self.leafs is not None else [],
+            urls_changed=self._on_urls_changed,
+            peer_changed=self.system.peer_changed,
+        )
+        await self.routes.open()
+        assert self._listener is not None
+        self._info = self._static_info(self._listener.port)
 
     def _open_jetstream(self, tick: Tick) -> None:
         options = self.options.jetstream
@@ -471,7 +596,11 @@ class Server:
 
             self._info = self._static_info(self.options.port)  # must be complete before the first client
             self.websockets = Websockets(
-                self.context, self.logins, self.options.websocket, self._accept_websocket
+                self.context,
+                self.logins,
+                self.options.websocket,
+                self._accept_websocket,
+                lambda: self.leafs.accepted_websocket() if self.leafs is not None else None,
             )
             await self.websockets.open()
 

@@ -423,6 +423,11 @@ class Session:
         return min(limit for limit in limits if limit >= 0)
 
     @property
+    def is_websocket(self) -> bool:
+        """Whether the client came by WebSocket."""
+        return self.connection.kind == "websocket"
+
+    @property
     def max_payload(self) -> int:
         """Maximum bytes of a message that this client may publish."""
         return self.ingress.parser.max_payload
@@ -460,8 +465,14 @@ class Session:
 
     @property
     def last_activity_ns(self) -> int:
-        """When it was last known to be active, ns since 1970."""
+        """When it last had a message or changed a subscription, ns since 1970."""
         return self.keep_alive.last_activity_ns
+
+    @property
+    def takes_info(self) -> bool:
+        """Whether the client accepts INFO at any time. Not before its first PONG, which brings it one
+        anyway."""
+        return self.options.protocol >= 1 and self._pong_sent
 
     @property
     def user(self) -> str:
@@ -469,9 +480,11 @@ class Session:
         return self.identity.user if self.identity is not None else ""
 
     def _on_sub(self, frame: PyFrame) -> None:
+        self.sink.note_active()
         self.subscriptions.on_sub(frame.subject or b"", frame.queue or b"", frame.sid or b"")
 
     def _on_unsub(self, frame: PyFrame) -> None:
+        self.sink.note_active()
         self.subscriptions.on_unsub(frame.sid or b"", frame.max_msgs)
 
     def _on_ping(self, frame: PyFrame) -> None:

@@ -12,6 +12,10 @@ connection writes once. Code that defers work calls `schedule()` (dirty lists do
 loop runs the tick after it has read all ready sockets. A read that comes alone runs the tick itself
 (`TickTrigger`). Sinks with output need step 5 only.
 
+Invariant: after an Exception anywhere, a tick follows and the timer is set again. The loop and the reads
+therefore call `_run`, `_on_timer` and `_again` by `faults.contain`. Each of them clears the state which shows
+that it is scheduled (`TickTrigger`, `_timer`); one that raises at its entry would leave it set.
+
 Rejected: acting immediately. It would cost a system call per message, and every place that publishes would
     have to keep the order above.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from penstock import faults
@@ -64,7 +69,7 @@ class Tick:
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
-        self.trigger = TickTrigger(loop.call_soon, self._run)
+        self.trigger = TickTrigger(loop.call_soon, partial(faults.contain, self._run, self._end_failed))
         self.dirty_sinks = self.trigger.dirty_sinks
         self.schedule = self.trigger.schedule  # requests an end of tick
         self.flush = self.trigger.flush  # step 5 only; True when a receiver is congested
@@ -124,21 +129,18 @@ class Tick:
     def _run(self) -> None:
         trigger = self.trigger
         try:
-            try:
-                if trigger.begin() and self._engines and not self._failed:
-                    self._run_engines_or_fail()
-                    self._arm()
-            finally:
-                trigger.done()
-            trigger.flush()
-        except Exception as error:
-            self._end_failed(error)
+            if trigger.begin() and self._engines and not self._failed:
+                self._run_engines_or_fail()
+                self._arm()
+        finally:
+            trigger.done()
+        trigger.flush()
 
     def _end_failed(self, error: Exception) -> None:
         """Handles a failure of the tick itself. Nothing else would schedule the remaining work, so retry
         later."""
         faults.note("end of a tick", error)
-        self._loop.call_later(AGAIN_S, self._again)
+        self._loop.call_later(AGAIN_S, faults.contain, self._again, self._end_failed)
 
     def _again(self) -> None:
         self.schedule()
@@ -180,19 +182,22 @@ class Tick:
         self._timer_ns = at
         if at:
             delay_s = max(0, at - self._clock()) / 1e9
-            self._timer = self._loop.call_later(delay_s, self._on_timer)
+            self._timer = self._loop.call_later(delay_s, faults.contain, self._on_timer, self._timer_failed)
 
     def _on_timer(self) -> None:
         self._timer = None
         try:
-            try:
-                self._all_on_time()
-            except Exception as error:
-                self._end_failed(error)
+            self._all_on_time()
+        except Exception:
+            raise  # _timer_failed
         except BaseException as error:
             self._fail(error)
             raise
         self.schedule()
+
+    def _timer_failed(self, error: Exception) -> None:
+        self._timer = None
+        self._end_failed(error)
 
     def _all_on_time(self) -> None:
         now = self._clock()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ServerError
 from penstock.net.listener import Listener
-from penstock.net.websocket import WebsocketLayer, WebsocketPolicy, origin_of
-from penstock.server.config.option_checks import NS
+from penstock.net.websocket import AcceptedWebsocket, WebsocketPolicy, origin_of
+from penstock.server.config.option_checks import NS, host_and_port
 from penstock.server.config.server_options import WebsocketOptions
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Websockets:
         options: the block `websocket`.
         accept: called with the fields of CONNECT that cookies give, and the claimed client address; returns
             the connection of a new session.
+        accept_leaf: returns the connection of a new leaf node, or None if the server accepts none.
 
     Raises:
         ConfigError: an invalid allowed origin.
@@ -40,10 +41,12 @@ class Websockets:
         logins: Logins,
         options: WebsocketOptions,
         accept: Callable[[dict[str, str], str], ServerConnection],
+        accept_leaf: Callable[[], ServerConnection | None],
     ) -> None:
         self._context = context
         self._logins = logins
         self._new_connection = accept
+        self._new_leaf = accept_leaf
         self._options = options
         self._listener = Listener(self._accept)
         self._policy = _policy(options)
@@ -61,6 +64,16 @@ class Websockets:
         return (
             f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
         )
+
+    def advertised(self, reachable: Callable[[str], list[str]]) -> list[str]:
+        """host:port of this listener for clients elsewhere. reachable: the addresses of a listening host."""
+        options = self._options
+        if options.advertise:
+            host, port = host_and_port("websocket.advertise", options.advertise)
+            hosts, port = [host], port or self.port
+        else:
+            hosts, port = reachable(options.host), self.port
+        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
 
     @property
     def scheme(self) -> str:
@@ -128,8 +141,8 @@ class Websockets:
         }
         return {name: value for name, value in shown.items() if value}
 
-    def _accept(self) -> WebsocketLayer:
-        return WebsocketLayer(self._connection, self._policy, self._context.log.error)
+    def _accept(self) -> AcceptedWebsocket:
+        return AcceptedWebsocket(self._connection, self._policy, self._context.log.error, self._new_leaf)
 
     def _connection(self, cookies: dict[str, str], forwarded_for: str) -> ServerConnection:
         """The connection after the handshake. Cookies provide credentials unless CONNECT does."""

@@ -16,8 +16,8 @@ Read first `source.py`, the entry point that Spark calls, then `reader.py` for r
     pushdown.py                 filters that the server applies
     reader.py, range_sessions.py, reconnecting.py
                                 executor side: reads one range of sequences, with retries
-    wire.py, arrow.py, decoders.py
-                                a blocking connection; messages to Arrow batches; payloads to columns
+    wire.py, decoders.py        a blocking connection; payloads to columns
+    protocol/arrow_columns.py   messages to Arrow batches, as in the client
     sink.py, sink_rows.py, delivery.py, atomic_delivery.py, ledger.py, task_identity.py
                                 writes: rows to messages, deliveries, exactly-once bookkeeping
     jvm.py, spark_home.py       finds Java, compiles Spark's Python modules

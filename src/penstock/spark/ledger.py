@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from penstock import errors
 from penstock.protocol import api
 from penstock.protocol import headers as names
-from penstock.spark.arrow import Buffers
+from penstock.protocol.arrow_columns import Buffers
 from penstock.spark.offsets import SequenceRange
 from penstock.spark.range_sessions import bounds_of
 from penstock.spark.reader import RangeReader

@@ -151,7 +151,7 @@ def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) 
     """Read `span` as record batches of exactly `schema`."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from penstock.spark.arrow import record_batch
+    from penstock.protocol.arrow_columns import record_batch
     from penstock.spark.decoders import decoder_for
     from penstock.spark.reader import RangeReader
 

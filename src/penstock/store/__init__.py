@@ -7,12 +7,16 @@ Read first `interface.py`: the contracts of a store, which `jetstream` depends o
     memory.py            stores in memory
     file.py, streamfiles.py, files.py
                          stores in a directory: creating, opening, removing; atomic writes of small files
-    block_reading.py     reads the files of a stream's messages
-    blocks.py            writes them: append, write, sync, seal, compact, remove
+    blocks.py            the files of a stream's messages: what write() and sync() promise
+    block_reading.py     reads them
+    block_writing.py     appends to them
+    block_syncs.py       syncs them: what is not on disk yet, and the syncs in flight
+    block_jobs.py        finalises, removes, erases and compacts closed blocks in the background
+    block_erasing.py     overwrites securely removed records in one file
     recovery.py          opens blocks and indexes after a crash
     journal.py           a consumer's state: a snapshot with a journal
     envelope.py, keys.py encryption and compression of files; the store's key
-    erasures.py          securely removed messages, whose bytes are overwritten once their removal is synced
+    erasures.py          the list of securely removed records, overwritten once their removal is synced
     executor.py          syncs and other slow disk work, inline or in threads
     disk.py              all system calls on files; the simulation replaces it
     overlay.py           a disk whose changes stay in memory, to try a recovery

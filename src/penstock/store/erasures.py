@@ -10,7 +10,9 @@ Ordering:
 - The list is removed after a sync that began when every record of it was overwritten.
 
 An entry names a record by block and offset, but blocks are rewritten: recovery overwrites only a record that
-begins at that offset, has the sequence and the lengths of the entry, and whose message is removed.
+begins at that offset, has the sequence and the lengths of the entry, and whose message is removed. A power
+loss may tear the overwriting. Length and sequence of the torn record are then those of the entry, since the
+tombstone has the same, and recovery overwrites it again: half of the message may still be in it.
 
 Rejected: overwriting at recovery whatever a tombstone covers (messages removed without erasing, for which
 nothing was promised, would cost each restart a write).
@@ -20,13 +22,16 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import StoreError
 from penstock.kernels.log.records import Corrupt, RecordReader, encode, xxh64_digest
 from penstock.store.files import OpenFiles
+
+if TYPE_CHECKING:
+    from penstock.kernels.log.records import RecordTuple
 
 ERASING = "erasing"
 
@@ -37,7 +42,11 @@ LIST_BYTES = 1 << 20
 """A list of this size of which less than half is needed is written again: without its other entries, front to
 back, so that no entry is overwritten before it was written in its new place."""
 
-_MESSAGE, _REMOVED, _FLOOR = 0, 1, 2  # kinds of records; see kernels/log/records.pxd
+# The layout of records; see kernels/log/records.pxd. _START: length and flag; sequence and kind.
+_MESSAGE, _REMOVED, _FLOOR = 0, 1, 2  # kinds
+_START = struct.Struct("<IQ")
+_LENGTH_BITS, _SEQ_BITS = (1 << 31) - 1, (1 << 48) - 1
+RECORD_BYTES_MIN = 30
 
 
 class Patch(NamedTuple):
@@ -61,7 +70,8 @@ class Erasures:
 
     def __init__(self, directory: Path, files: OpenFiles) -> None:
         self.path = directory / ERASING
-        self.ready: list[Patch] = []  # may be overwritten: their tombstones are on disk
+        # By block, what may be overwritten: the tombstones are on disk.
+        self.ready: dict[int, list[Patch]] = {}
         self._files = files
         self._listed: dict[bytes, None] = {}  # entries of the list that are still needed
         self._pending = bytearray()  # bytes of the list to write
@@ -95,10 +105,22 @@ class Erasures:
         is_new, self._is_named = not self._is_named, True
         return is_new
 
-    def written(self) -> None:
-        """All tombstones are written."""
-        self._unsynced += self._unwritten
-        self._unwritten = []
+    def written(self) -> bool:
+        """All tombstones are written. Returns whether a sync would let records be overwritten."""
+        if self._unwritten:
+            self._unsynced += self._unwritten
+            self._unwritten = []
+        return bool(self._unsynced)
+
+    def take_ready(self, number: int) -> list[Patch]:
+        """Takes what may be overwritten in a block. Pass it to overwritten(), left_to_rewrite() or
+        put_back()."""
+        return self.ready.pop(number)
+
+    def put_back(self, patches: list[Patch]) -> None:
+        """They may be overwritten."""
+        for patch in patches:
+            self.ready.setdefault(patch.number, []).append(patch)
 
     def overwritten(self, patches: list[Patch]) -> None:
         """Their records were overwritten, or their files are gone."""
@@ -111,7 +133,8 @@ class Erasures:
     def rewritten(self, number: int) -> None:
         """The log rewrote a block: records of its file are no longer where patches until now say, and go with
         the file."""
-        waiting = [self._unwritten, self._unsynced, self.ready, *(one.noted for one in self._in_sync)]
+        self._in_rewrites += self.ready.pop(number, [])
+        waiting = [self._unwritten, self._unsynced, *(one.noted for one in self._in_sync)]
         for patches in waiting:
             self._in_rewrites += [patch for patch in patches if patch.number == number]
             patches[:] = [patch for patch in patches if patch.number != number]
@@ -131,7 +154,7 @@ class Erasures:
     def sync_succeeded(self, covered: Covered) -> None:
         """A sync ended."""
         self._end(covered)
-        self.ready += covered.noted
+        self.put_back(covered.noted)
         for patch in covered.overwritten:
             self._listed.pop(patch.entry, None)
         if not covered.overwritten:
@@ -198,31 +221,60 @@ def sequence_of(patch: Patch) -> int:
 
 
 def find_records(data: memoryview, patches: list[Patch]) -> list[Patch] | None:
-    """Returns those of a block's patches whose records are in its bytes; None when a bad record precedes one,
-    so that only a rewrite of the block removes it for certain."""
+    """Returns those of a block's patches whose records are in its bytes, whole or half overwritten; None when
+    damage hides whether they are, so that only a rewrite of the block removes them for certain."""
     wanted = {patch.offset: patch for patch in patches}
-    reader = RecordReader(data)
     found: list[Patch] = []
-    while wanted:
-        at = reader.offset
-        record = reader.next()
-        if record is None:
-            break
+    is_damaged = False
+    for at, record in read_records(data):
+        patch = wanted.get(at)
         if isinstance(record, Corrupt):
-            return None
-        patch = wanted.pop(at, None)
-        if patch is not None and record[0] == _MESSAGE and _fits(record, patch):
-            found.append(patch)
-    return found
+            is_damaged = True
+            if patch is not None and _is_torn(data, patch):
+                found.append(wanted.pop(at))
+        elif patch is not None:
+            del wanted[at]
+            if record[0] == _MESSAGE and _fits(record, patch):
+                found.append(patch)
+        if not wanted:
+            return found
+    return None if is_damaged else found
 
 
 def notes_end(data: memoryview, seq: int) -> bool:
     """Whether a block notes that the log reaches at least a sequence, with its time."""
+    return any(
+        not isinstance(record, Corrupt) and record[0] == _FLOOR and record[2] >= seq
+        for _, record in read_records(data)
+    )
+
+
+def read_records(data: memoryview) -> Iterator[tuple[int, RecordTuple | Corrupt]]:
+    """The records of a block and their offsets. Follows the length of a bad record to the next one, as
+    recovery does: a power loss may tear the overwriting of a record, which keeps its length. Ends behind a
+    bad record whose length is impossible."""
     reader = RecordReader(data)
-    while (record := reader.next()) is not None and not isinstance(record, Corrupt):
-        if record[0] == _FLOOR and record[2] >= seq:
-            return True
-    return False
+    at = 0
+    while (record := reader.next()) is not None:
+        yield at, record
+        at = reader.offset
+        if isinstance(record, Corrupt):
+            size = int.from_bytes(data[at : at + 4], "little") & _LENGTH_BITS
+            if size < RECORD_BYTES_MIN or at + size > len(data):
+                return
+            at += size
+            reader = RecordReader(data, at)
+
+
+def _is_torn(data: memoryview, patch: Patch) -> bool:
+    """Whether a bad record is the patch's, half overwritten: both have the same length and sequence."""
+    bad = data[patch.offset : patch.offset + _START.size]
+    return len(bad) == _START.size and _start(bad) == _start(patch.data)
+
+
+def _start(record: memoryview | bytes) -> tuple[int, int]:
+    length, tagged = _START.unpack_from(record)
+    return length, tagged & _SEQ_BITS
 
 
 def _fits(record: tuple[int, int, int, bytes, bytes, bytes], patch: Patch) -> bool:

@@ -65,6 +65,21 @@ def sync_directory(disk: Disk, directory: Path) -> None:
         raise StoreWriteError(f"cannot sync the directory: {error.strerror}", path=str(directory)) from error
 
 
+def sync_file(disk: Disk, path: Path) -> None:
+    """Syncs the bytes of a file. Safe in any thread. Raises StoreWriteError."""
+    try:
+        # Not created: the path may belong to a new stream or consumer by now.
+        fd = disk.open(path, create=False)
+        try:
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+    except FileNotFoundError:
+        return  # its block or its directory was deleted meanwhile
+    except OSError as error:
+        raise StoreWriteError(f"cannot sync: {error.strerror}", path=str(path)) from error
+
+
 class Permit:
     """Lets background work change names in a directory, until the owner gives the directory up.
 
@@ -285,7 +300,12 @@ def _remove_hidden(disk: Disk, hidden: Path, meta: str) -> None:
 
 def hide_directory(disk: Disk, path: Path, meta: str) -> Path | None:
     """The fast part of remove_directory(): makes the asset invisible, durably, and returns the directory with
-    the files left to remove, or None when there was none. Raises StoreWriteError."""
+    the files left to remove, or None when there was none. Raises StoreWriteError.
+
+    The parent is synced here and not in the background: the answer of STREAM.DELETE depends on it. It says
+    that the stream stays deleted, or error 10050 when a restart could bring it back, and a create that
+    follows it finds the name free. The meta may go only after the sync, too (see _remove_hidden).
+    """
     hidden, apart = path.with_name(f".deleted-{path.name}"), None
     try:
         if disk.exists(hidden):  # an earlier attempt failed to sync
@@ -356,32 +376,39 @@ class OpenFiles:
         self.executor = InlineExecutor() if executor is None else executor
         self._most = most
         self._fds: OrderedDict[Path, int] = OrderedDict()
+        # The last entry, for writes to the same file again: hashing a Path is a tenth of a small write.
+        self._last_path: Path | None = None
+        self._last_fd = -1
 
     def __len__(self) -> int:
         return len(self._fds)
 
     def fd(self, path: Path) -> int:
         """A descriptor for reading and writing; creates the file when missing. Raises OSError."""
+        if path is self._last_path:
+            return self._last_fd
         fd = self._fds.get(path)
         if fd is not None:
             self._fds.move_to_end(path)
-            return fd
-        while len(self._fds) >= self._most:
-            self.disk.close(self._fds.popitem(last=False)[1])
-        fd = self.disk.open(path)
-        self._fds[path] = fd
+        else:
+            while len(self._fds) >= self._most:
+                self.forget(next(iter(self._fds)))
+            fd = self.disk.open(path)
+            self._fds[path] = fd
+        self._last_path, self._last_fd = path, fd
         return fd
 
     def forget(self, path: Path) -> None:
         """Closes a file, if it is open."""
         fd = self._fds.pop(path, None)
         if fd is not None:
+            self._last_path = None
             self.disk.close(fd)
 
     def close(self) -> None:
         """Closes all files."""
         while self._fds:
-            self.disk.close(self._fds.popitem()[1])
+            self.forget(next(iter(self._fds)))
 
     def read(self, path: Path) -> bytes:
         """Reads and decrypts a small file. Raises StoreCorruptError, StoreError without the key, OSError."""

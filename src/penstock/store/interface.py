@@ -114,6 +114,15 @@ class StreamStore(Protocol):
     def save_meta(self, meta: bytes) -> None:
         """Replaces the meta, atomically and synced. Raises StoreWriteError, and the old meta then stays."""
 
+    @property
+    def change_number(self) -> int:
+        """Number of the newest change of the log. It is on disk when `synced_number` has reached it. Both
+        only increase, and begin at each start."""
+
+    @property
+    def synced_number(self) -> int:
+        """Number of the newest change that is known to be on disk, like all before it."""
+
     def set_compression(self, compress: bool) -> None:
         """Turns compression of blocks that close from now on on or off. Both kinds of blocks are readable
         either way."""
@@ -130,7 +139,8 @@ class StreamStore(Protocol):
         the same blocks further, and each rewrite would delay them."""
 
     def sync(self) -> None:
-        """Syncs everything written so far. Raises StoreWriteError."""
+        """Syncs everything written so far. Raises StoreWriteError: what the system may have dropped then is
+        written again by the next write(), without which no sync succeeds."""
 
     def sync_name(self) -> None:
         """Makes the existence of the stream durable, independent of its contents, before anybody learns of

@@ -38,6 +38,7 @@ from penstock.store.files import (
     remove_file,
     replace_meta,
     sync_directory,
+    sync_file,
     unpack_meta,
     write_atomically,
 )
@@ -128,6 +129,7 @@ class FileConsumerStore:
         self._appended: AppendedFile | None = None  # the current journal, when encrypted
         self._unsynced: set[Path] = set()
         self._in_sync: list[tuple[set[Path], set[Path]]] = []  # files and directories of syncs in flight
+        self._distrusted: set[Path] = set()  # their sync failed: the system may have dropped their bytes
         self._names_changed = False  # in its directory, since the last sync
         self.is_new = False  # its directory's own name may not be durable; the stream's sync covers it
         self._snapshotting = False
@@ -297,12 +299,41 @@ class FileConsumerStore:
                 self._names_changed = True
                 self._unsynced.add(self._journal)
 
+    def _write_again(self) -> None:
+        """Writes files whose sync failed again, in place: the system marks the bytes as changed, and the next
+        sync writes them. Raises StoreWriteError."""
+        for path in sorted(self._distrusted):
+            # Before the write: a sync in another thread that fails during it distrusts the file again.
+            self._distrusted.discard(path)
+            try:
+                self._write_file_again(path)
+            except StoreWriteError:
+                self._distrusted.add(path)
+                raise
+
+    def _write_file_again(self, path: Path) -> None:
+        if not self._disk.exists(path):
+            return
+        try:
+            data, at = self._disk.read(path), 0
+        except OSError as error:
+            raise StoreWriteError(f"cannot read the file: {error.strerror}", path=str(path)) from error
+        while at < len(data):
+            at += self._files.write(path, data[at:], at)
+        self._unsynced.add(path)
+
     def sync(self) -> None:
+        self._write_again()
         # Files that a background sync covers are not durable before it ends, so sync them here too.
         in_sync = {path for files, _ in self._in_sync for path in files if self._disk.exists(path)}
-        for path in self._unsynced | in_sync:
-            self._files.sync(path)
+        for path in sorted(self._unsynced | in_sync):
+            try:
+                self._files.sync(path)
+            except StoreWriteError:
+                self._distrusted.add(path)
+                raise
             self._unsynced.discard(path)
+        self._require_trusted()
         in_sync_names = {path for _, names in self._in_sync for path in names}
         if self._names_changed or self._directory in in_sync_names:
             sync_directory(self._disk, self._directory)
@@ -311,9 +342,20 @@ class FileConsumerStore:
             sync_directory(self._disk, self._directory.parent)
             self.is_new = False
 
+    def _require_trusted(self) -> None:
+        """Raises StoreWriteError while a failed sync may have dropped bytes that were not written again. The
+        system reports its error once, perhaps to a sync in another thread."""
+        if self._distrusted:
+            raise StoreWriteError(
+                "cannot sync: an earlier sync failed, the file is written again first",
+                path=str(min(self._distrusted, default="")),
+            )
+
     def take_unsynced(self) -> tuple[set[Path], set[Path]]:
         """Returns the files and directories to sync, and transfers the duty to the caller, which must report
         with sync_succeeded() or sync_failed()."""
+        with contextlib.suppress(StoreWriteError):  # sync_file() then raises
+            self._write_again()
         files, self._unsynced = self._unsynced, set()
         names = {self._directory} if self._names_changed else set()
         if self.is_new:
@@ -322,13 +364,24 @@ class FileConsumerStore:
         self._in_sync.append((files, names))
         return files, names
 
+    def sync_file(self, path: Path) -> None:
+        """Syncs a file that take_unsynced() returned, in any thread. Raises StoreWriteError."""
+        try:
+            self._require_trusted()
+            sync_file(self._disk, path)
+        except StoreWriteError:
+            self._distrusted.add(path)
+            raise
+
     def sync_succeeded(self, files: set[Path], names: set[Path]) -> None:
         """The caller synced what take_unsynced() returned."""
         self._in_sync.remove((files, names))
 
     def sync_failed(self, files: set[Path], names: set[Path]) -> None:
-        """The caller failed to sync what take_unsynced() returned: it counts as unsynced again."""
+        """The caller failed to sync what take_unsynced() returned: it counts as unsynced again, and is
+        written again before anything says that it is on disk."""
         self._in_sync.remove((files, names))
+        self._distrusted |= files
         self._unsynced |= files
         self._names_changed |= self._directory in names
         self.is_new |= self._directory.parent in names

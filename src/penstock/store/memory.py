@@ -78,6 +78,7 @@ class MemoryStreamStore:
         self.meta = meta
         self.storage = storage
         self.log = StreamLog(block_size or DEFAULT_BLOCK_SIZE, storage=storage)
+        self.change_number = self.synced_number = 0  # nothing to wait for
         self._owner = owner
         self._consumers: dict[str, MemoryConsumerStore] = {}
         self._removals = 0  # removals in slices that have begun and not ended

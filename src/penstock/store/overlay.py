@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.store.disk import LOCAL_DISK, Disk, RecordReads, SyncReader
@@ -141,6 +142,10 @@ class OverlayDisk:
 
     def sync_directory(self, path: Path) -> None:
         """No-op: the overlay is never durable."""
+
+    def for_each(self, work: Callable[[Path], object], paths: Sequence[Path]) -> None:
+        for path in paths:
+            work(path)
 
     def lock(self, directory: Path) -> NoLock:
         return NoLock()

@@ -22,6 +22,7 @@ from pathlib import Path
 from penstock.errors import StoreCorruptError
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.kernels.log.stream_log import StreamLog
+from penstock.store.block_jobs import write_index
 from penstock.store.block_reading import (
     BlockReader,
     block_path,
@@ -30,7 +31,7 @@ from penstock.store.block_reading import (
     is_self_contained,
     map_file,
 )
-from penstock.store.blocks import BlockFiles, write_index
+from penstock.store.blocks import BlockFiles
 from penstock.store.disk import Disk
 from penstock.store.envelope import HEAD, AppendedFile, is_enveloped
 from penstock.store.files import OpenFiles, write_atomically
@@ -66,8 +67,8 @@ def recover_log(
     StoreError when a file is encrypted and no key is configured.
     """
     reader = BlockReader(directory, files)
-    block_files = BlockFiles(directory, files, reader)
     log = StreamLog(block_size, True, reader.load, on_lost, reader.read_ranges)
+    block_files = BlockFiles(directory, files, reader, log)
     blocks: list[MessageBlock] = []
     whole: list[MessageBlock] = []
     numbers = block_numbers(files.disk, directory)
@@ -95,7 +96,7 @@ def recover_log(
         if block in present:
             log.ensure_loaded(block)
             write_index(files, directory, block.number, block.export_index())
-    block_files.recover_erasures(log)
+    block_files.recover_erasures()
     return log, block_files
 
 

@@ -93,6 +93,14 @@ class FileStreamStore:
             raise
         self.meta = meta
 
+    @property
+    def change_number(self) -> int:
+        return self._blocks.writes + (not self.log.is_written)
+
+    @property
+    def synced_number(self) -> int:
+        return self._blocks.synced_writes
+
     def name_synced(self) -> None:
         """The creator synced the names of the directory and its meta."""
         self._name_unsynced = False
@@ -104,18 +112,18 @@ class FileStreamStore:
             self._name_unsynced = False
 
     def write(self) -> None:
-        self._blocks.write(self.log)
+        self._blocks.write()
 
     def removing(self) -> AbstractContextManager[None]:
         return self._blocks.removing()
 
     def set_compression(self, compress: bool) -> None:
-        self._blocks.compress = compress
+        self._blocks.set_compression(compress)
 
     def start_sync(self, done: Callable[[StoreWriteError | None], object]) -> None:
         self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
         taken = [(consumer, *consumer.take_unsynced()) for consumer in self._consumers.values()]
-        files = {path for _, paths, _ in taken for path in paths}
+        consumer_of = {path: consumer for consumer, paths, _ in taken for path in paths}
         names = {path for _, _, paths in taken for path in paths}
         if self._consumers_changed:
             names.add(self._directory / "consumers")
@@ -130,7 +138,10 @@ class FileStreamStore:
             for consumer, its_files, its_names in taken:
                 (consumer.sync_succeeded if error is None else consumer.sync_failed)(its_files, its_names)
 
-        self._blocks.start_sync(self.log, done, also=sorted(files), names=sorted(names), on_end=on_end)
+        def sync_consumers() -> None:
+            self._disk.for_each(lambda path: consumer_of[path].sync_file(path), sorted(consumer_of))
+
+        self._blocks.start_sync(done, also=sync_consumers, names=sorted(names), on_end=on_end)
 
     def trim_cache(self) -> None:
         self.log.release_idle()
@@ -153,6 +164,9 @@ class FileStreamStore:
         try:
             self.write()
             self._blocks.drain()  # jobs may write: sync after them
+            if self._blocks.must_write_again:
+                self.write()
+                self._blocks.drain()
             self.sync()
             for consumer in self._consumers.values():
                 consumer.close()

@@ -11,11 +11,14 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from penstock.errors import ServerError
 from penstock.server.config.server_options import JetStreamOptions, ServerOptions
 from penstock.server.server import Server
+
+if TYPE_CHECKING:
+    from penstock.server.config.server_settings import ServerSettings
 
 T = TypeVar("T")
 START_TIMEOUT_S = 30.0
@@ -118,7 +121,7 @@ def server(
     port: int = -1,
     jetstream: bool | JetStreamOptions = False,
     store_dir: str | os.PathLike[str] | None = None,
-    **settings: Any,
+    **settings: Unpack[ServerSettings],
 ) -> EmbeddedServer:
     """Create a server that runs in its own thread during a `with` block, or from `start()` to `stop()`.
 

@@ -84,7 +84,7 @@ def said(client: RawNats, user: str = "") -> list[str]:
     return found
 
 
-def test_a_login_beyond_the_limit_is_refused_until_somebody_leaves(place: Place) -> None:
+def test_a_login_beyond_the_limit_is_refused_until_a_client_leaves(place: Place) -> None:
     first, second = place.login("l"), place.login("m")
     assert place.is_full()
     place.leave(first)

@@ -105,7 +105,7 @@ class Question:
         self.service.publish(self.reply, answer)
 
 
-def test_the_service_is_told_who_asks(port: int, service: RawNats) -> None:
+def test_the_service_receives_who_asks(port: int, service: RawNats) -> None:
     wire = unauthenticated(
         port, user="joe", **{"pass": "secret"}, name="app", lang="test", version="1", protocol=1
     )
@@ -131,10 +131,10 @@ def test_a_client_becomes_who_the_service_says(port: int, service: RawNats) -> N
     Question(service).answer(user={"pub": PermissionClaim(deny=("no",))})
     wire.until(b"PONG\r\n")
     assert wire.ask(b"PUB no 0\r\n\r\n") == b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n"
-    told = wire.ask(b"SUB r 1\r\nPUB $SYS.REQ.USER.INFO r 0\r\n\r\n")
-    while b"}}\r\n" not in told:
-        told += wire.ask(b"")
-    data = json.loads(told.split(b"\r\n")[1])
+    reported = wire.ask(b"SUB r 1\r\nPUB $SYS.REQ.USER.INFO r 0\r\n\r\n")
+    while b"}}\r\n" not in reported:
+        reported += wire.ask(b"")
+    data = json.loads(reported.split(b"\r\n")[1])
     assert (data["data"]["user"], data["data"]["account"]) == ("joe", "APP")
     wire.close()
 
@@ -151,7 +151,7 @@ def test_users_that_are_configured_may_be_asked_about_too(port: int, service: Ra
     fixed = unauthenticated(port, user="fixed", **{"pass": "fixed"})
     Question(service).answer(account="FREE")
     fixed.until(b"PONG\r\n")
-    login(port, "free").close()  # not in an allowed account: nobody is asked
+    login(port, "free").close()  # not in an allowed account: the service is not asked
     fixed.close()
 
 
@@ -168,7 +168,9 @@ def test_users_that_are_configured_may_be_asked_about_too(port: int, service: Ra
         {"user": {"issuer_account": ISSUER.public}},
     ],
 )
-def test_answers_that_do_not_fit_let_nobody_in(port: int, service: RawNats, answer: dict[str, Any]) -> None:
+def test_answers_that_do_not_fit_let_no_client_in(
+    port: int, service: RawNats, answer: dict[str, Any]
+) -> None:
     wire = unauthenticated(port, user="joe", **{"pass": "x"})
     Question(service).answer(**answer)
     assert wire.rest() == VIOLATION
@@ -187,7 +189,7 @@ def test_no_answer_in_time_is_no(port: int, service: RawNats) -> None:
     assert wire.rest() == VIOLATION
 
 
-def test_without_a_service_nobody_else_is_let_in(port: int) -> None:
+def test_without_a_service_no_other_client_is_let_in(port: int) -> None:
     assert unauthenticated(port, user="joe", **{"pass": "x"}).rest() == VIOLATION
     login(port, "service").close()
 

@@ -74,10 +74,10 @@ def serving(port: int, account: str) -> Iterator[RawNats]:
 
 
 def who_am_i(wire: Any) -> tuple[str, str]:
-    told = wire.ask(b"SUB r 1\r\nPUB $SYS.REQ.USER.INFO r 0\r\n\r\n")
-    while b"}}\r\n" not in told:
-        told += wire.ask(b"")
-    (page,) = [line for line in told.split(b"\r\n") if line.startswith(b'{"server"')]
+    reported = wire.ask(b"SUB r 1\r\nPUB $SYS.REQ.USER.INFO r 0\r\n\r\n")
+    while b"}}\r\n" not in reported:
+        reported += wire.ask(b"")
+    (page,) = [line for line in reported.split(b"\r\n") if line.startswith(b'{"server"')]
     data = json.loads(page)["data"]
     return data["user"], data["account"]
 
@@ -140,7 +140,9 @@ def test_a_scoped_key_gives_what_its_template_says(port: int, service: RawNats) 
         {"by": CALLOUT, "error": "no"},
     ],
 )
-def test_answers_that_do_not_fit_let_nobody_in(port: int, service: RawNats, answer: dict[str, Any]) -> None:
+def test_answers_that_do_not_fit_let_no_client_in(
+    port: int, service: RawNats, answer: dict[str, Any]
+) -> None:
     wire = unauthenticated(port)
     Question(service).answer(**answer)
     assert wire.rest() == VIOLATION
@@ -150,7 +152,7 @@ def test_without_a_service_only_its_own_users_are_let_in(port: int) -> None:
     assert unauthenticated(port, jwt=SENTINEL).rest() == VIOLATION
 
 
-def test_nobody_is_asked_about_tokens_that_do_not_hold(port: int, service: RawNats) -> None:
+def test_no_service_is_asked_about_tokens_that_do_not_hold(port: int, service: RawNats) -> None:
     assert unauthenticated(port, jwt=user_token("CALLOUT", "joe"), sig="none").rest() == VIOLATION
     assert received(service) == []
 
@@ -170,7 +172,7 @@ def test_sealed_questions_and_every_account(port: int) -> None:
     [("nothing", "default sentinel JWT not valid"),
      (user_token("CALLOUT", "joe"), "default sentinel must be a bearer token")],
 )  # fmt: skip
-def test_a_sentinel_that_lets_nobody_in_is_refused(sentinel: str, why: str, tmp_path: Any) -> None:
+def test_a_sentinel_that_lets_no_client_in_is_refused(sentinel: str, why: str, tmp_path: Any) -> None:
     path = tmp_path / "nats.conf"
     path.write_text(conf(TOKENS, extra=f"default_sentinel: {sentinel}"))
     with pytest.raises(ConfigError, match=why):

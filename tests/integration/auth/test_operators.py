@@ -96,8 +96,8 @@ def outcome(port: int, name: str, token: str, **connect: object) -> str:
         sig = signature(name, wire.info["nonce"])
         settings = {"verbose": False, "pedantic": False, "jwt": token, "sig": sig, **connect}
         wire.send(b"CONNECT " + json.dumps(settings).encode() + b"\r\nPING\r\n")
-        told = wire.sock.recv(4096).decode()
-        return "in" if told.startswith("PONG") else told.strip().removeprefix("-ERR ").strip("'")
+        reported = wire.sock.recv(4096).decode()
+        return "in" if reported.startswith("PONG") else reported.strip().removeprefix("-ERR ").strip("'")
 
 
 VIOLATION = "Authorization Violation"
@@ -190,7 +190,7 @@ def test_times_of_day(port: int) -> None:
                             (span(1, 2) + span(-1, 1), "in"), (span(-1, 22), "in")):  # fmt: skip
         token = user_token("A", "joe", times=times, times_location="UTC")
         assert outcome(port, "joe", token) == expected, times
-    # nobody knows that place
+    # no server is there
     token = user_token("A", "joe", times=span(-1, 1), times_location="Nowhere/City")
     assert outcome(port, "joe", token) == VIOLATION
 
@@ -298,8 +298,8 @@ def test_monitoring_shows_tokens_and_who_signed_them(kind: str, tmp_path: Path) 
         token = user_token("A", "joe", by=key("account", "A signing"), tags=("team:red",))
         joe = token_login(port, "joe", token)
         entry = page("/connz?auth=1")["connections"][0]
-        told = ("authorized_user", "account", "jwt", "issuer_key", "name_tag", "tags")
-        assert {name: entry.get(name) for name in told} == {
+        reported = ("authorized_user", "account", "jwt", "issuer_key", "name_tag", "tags")
+        assert {name: entry.get(name) for name in reported} == {
             "authorized_user": JOE, "account": A, "jwt": token, "issuer_key": SIGNING, "name_tag": "A",
             "tags": ["team:red"],
         }  # fmt: skip
@@ -528,9 +528,9 @@ def test_both_servers_refuse_the_same_configurations(
     binary = find_official_server()
     if binary is not None:
         command = [binary, "-a", "127.0.0.1", "-p", "-1", "-c", str(path)]
-        told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-        assert told.returncode != 0
-        assert why in told.stderr
+        reported = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        assert reported.returncode != 0
+        assert why in reported.stderr
 
 
 def test_the_system_account_is_the_operators(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
-from penstock.server.auth.pinned_certs import pin_of
+from penstock.server.client_tls import pin_of
 from penstock.server.config.directives import load
 from tests.integration.server.test_reload import Make, reloading  # noqa: F401
 from tests.support.certificates import Certificates, make_certificates
@@ -33,7 +33,7 @@ def pin(path: str) -> str:
 
 
 def context(certificates: Certificates, who: str) -> ssl.SSLContext:
-    """What a client trusts; who: "client" (its certificate is pinned), "server" (not pinned) or "nobody"."""
+    """What a client trusts; who: "client" (its certificate is pinned), "server" (not pinned) or "unknown"."""
     found = certificates.client_context(certificate=who == "client")
     if who == "server":
         found.load_cert_chain(certificates.cert, certificates.key)
@@ -62,11 +62,11 @@ def test_only_pinned_certificates_are_let_in(kind: str, certificates: Certificat
     with running_as_configured(kind, f"tls {{ {tls} }}", tmp_path) as port:
         assert is_let_in(port, certificates, "client")
         assert not is_let_in(port, certificates, "server")
-        assert not is_let_in(port, certificates, "nobody")
+        assert not is_let_in(port, certificates, "unknown")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_verify_nobody_shows_a_certificate(
+def test_without_verify_no_client_shows_a_certificate(
     kind: str, certificates: Certificates, tmp_path: Path
 ) -> None:
     tls = conf(certificates, f'pinned_certs: ["{pin(certificates.client_cert)}"]')

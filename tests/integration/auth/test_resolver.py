@@ -120,15 +120,15 @@ def test_an_operator_deletes_accounts(kind: str, tmp_path: Path) -> None:
         client, joe = admin(port), token_login(port, "joe", user_token("A", "joe"))
         delete = "$SYS.REQ.CLAIMS.DELETE"
         failed = f"delete accounts request by {OPERATOR.public} failed - "
-        told = answered(client, delete, deletion(SYSTEM.public))["description"]
-        assert told == failed + "not allowed to delete system account"
+        reported = answered(client, delete, deletion(SYSTEM.public))["description"]
+        assert reported == failed + "not allowed to delete system account"
         assert answered(client, delete, deletion("nonsense"))["description"] == failed + "malformed request"
         stranger = key("operator", "other")
         assert answered(client, delete, deletion(A, by=stranger))["description"].endswith(
             "failed - not trusted"
         )
-        told = answered(client, delete, deletion(A, subject=key("operator", "x").public))["description"]
-        assert told.endswith("failed - not self signed")
+        reported = answered(client, delete, deletion(A, subject=key("operator", "x").public))["description"]
+        assert reported.endswith("failed - not self signed")
         assert answered(client, delete, deletion(A)) == {"code": 200, "message": "deleted 1 accounts"}
         assert joe.line() == b"-ERR 'Account Authentication Expired'"
         assert outcome(port, "joe", user_token("A", "joe")) == VIOLATION
@@ -143,8 +143,8 @@ def test_an_operator_deletes_accounts(kind: str, tmp_path: Path) -> None:
 def test_deletion_must_be_allowed(kind: str, tmp_path: Path) -> None:
     with resolving(kind, tmp_path, "type: full", SYS=account_token("SYS"), A=account_token("A")) as (port, _):
         client = admin(port)
-        told = answered(client, "$SYS.REQ.CLAIMS.DELETE", deletion(A))["description"]
-        assert told.endswith("failed - delete must be enabled in server config")
+        reported = answered(client, "$SYS.REQ.CLAIMS.DELETE", deletion(A))["description"]
+        assert reported.endswith("failed - delete must be enabled in server config")
         client.close()
 
 
@@ -152,8 +152,8 @@ def test_deletion_must_be_allowed(kind: str, tmp_path: Path) -> None:
 def test_a_directory_has_room_for_so_many(kind: str, tmp_path: Path) -> None:
     with resolving(kind, tmp_path, "type: full, limit: 1", SYS=account_token("SYS")) as (port, _):
         client = admin(port)
-        told = answered(client, "$SYS.REQ.CLAIMS.UPDATE", account_token("A"))["description"]
-        assert told == "jwt update resulted in error - jwt store is full"
+        reported = answered(client, "$SYS.REQ.CLAIMS.UPDATE", account_token("A"))["description"]
+        assert reported == "jwt update resulted in error - jwt store is full"
         client.close()
 
 

@@ -78,7 +78,7 @@ class Newcomer:
         return self._file.readline().decode().strip()
 
     def answer(self) -> str:
-        """The next line that is no PING, which a server may send to somebody who waits."""
+        """The next line that is no PING, which a server may send to a client that waits."""
         return next(line for line in iter(self.line, None) if line != "PING")
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ def test_a_hash_that_can_not_be_computed_ends_its_connection_alone(
     ("user", "password"),
     [("slow", "wrong"), ("nobody", "wrong"), ("", ""), ("quick", "wrong"), ("keyed", "x")],
 )
-def test_a_failed_login_costs_one_hash_whoever_is_named(
+def test_a_failed_login_costs_one_hash_for_any_name(
     user: str, password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs: list[str] = []
@@ -239,7 +239,7 @@ def test_a_failed_login_costs_one_hash_whoever_is_named(
     assert len(costs) == 1
 
 
-def test_the_hash_of_nobody_matches_nothing_and_costs_what_others_do() -> None:
+def test_the_hash_of_no_user_matches_nothing_and_costs_what_others_do() -> None:
     assert passwords.stand_in(["plain", ""]) == ""
     found = passwords.stand_in(["plain", "$2a$04$x", "$2y$05$x", "$2b$04$x", "$2a$slow"])
     assert found.startswith("$2b$04$")

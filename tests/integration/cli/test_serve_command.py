@@ -220,8 +220,23 @@ def test_a_launcher_named_nats_server_needs_no_command(tmp_path: Path) -> None:
     assert run("-v", program=[str(launcher)]).stdout.startswith("nats-server: v")
 
 
+@pytest.mark.parametrize("words", [["serve", "--version"], ["version"]])
+def test_only_a_server_ends_its_process_without_finalizing_the_interpreter(words: list[str]) -> None:
+    code = (
+        "import atexit, sys\n"
+        "from penstock.cli.main import main\n"
+        "atexit.register(print, 'finalized')\n"
+        f"sys.argv = ['penstock', *{words}]\n"
+        "sys.exit(main())\n"
+    )
+    ended = run("-c", code, program=[sys.executable])
+    assert ended.returncode == 0
+    assert "v2." in ended.stdout or "NATS 2." in ended.stdout
+    assert ("finalized" in ended.stdout) == (words == ["version"])
+
+
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("--foo",), "flag provided but not defined: -foo"),
         (("-p", "abc"), 'invalid value "abc" for flag -p'),
@@ -233,16 +248,16 @@ def test_a_launcher_named_nats_server_needs_no_command(tmp_path: Path) -> None:
         (("-l", "/nope/x.log"), "open /nope/x.log: no such file or directory"),
     ],
 )
-def test_what_can_not_be_used_is_told_in_one_line(arguments: tuple[str, ...], told: str) -> None:
+def test_what_can_not_be_used_is_reported_in_one_line(arguments: tuple[str, ...], reported: str) -> None:
     ended = run(*arguments)
     assert ended.returncode == 1
     assert ended.stderr.startswith("nats-server: ")
-    assert told in ended.stderr
+    assert reported in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.feature("operations.configuration")
-def test_a_bad_configuration_file_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_bad_configuration_file_is_reported_with_its_place(tmp_path: Path) -> None:
     config = tmp_path / "nats.conf"
     config.write_text("port: 4222\nfoo: bar\n")
     ended = run("-c", str(config))
@@ -361,7 +376,7 @@ def test_bad_queries_have_their_status(monitored: tuple[Process, str], path: str
 # -- other signals
 
 
-def test_a_log_file_that_was_moved_is_opened_anew(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_log_file_that_was_moved_is_opened_again(start: Callable[..., Process], tmp_path: Path) -> None:
     log_file = tmp_path / "server.log"
     command = [*SERVE, "-a", "127.0.0.1", "-p", "-1", "-l", str(log_file)]
     process = subprocess.Popen(command, env=ENVIRONMENT)

@@ -103,8 +103,10 @@ def test_info_tells_a_client_its_account(port: int, user: str, account: str) -> 
         connect = {"protocol": 1, "verbose": False, "user": user, "pass": user}
         lines.write(b"CONNECT " + json.dumps(connect).encode() + b"\r\nPING\r\n")
         lines.flush()
-        told = [json.loads(line[5:]) for line in (lines.readline(), lines.readline()) if line[:4] == b"INFO"]
-    assert [(info["remote_account"], info.get("acc_is_sys", False)) for info in told] == [
+        reported = [
+            json.loads(line[5:]) for line in (lines.readline(), lines.readline()) if line[:4] == b"INFO"
+        ]
+    assert [(info["remote_account"], info.get("acc_is_sys", False)) for info in reported] == [
         (account, account == "SYS")
     ]
 

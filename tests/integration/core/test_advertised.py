@@ -1,4 +1,4 @@
-"""What clients are told of where a server is, and how often WebSocket clients are pinged: on both servers."""
+"""The addresses that clients get, and how often WebSocket clients are pinged: on both servers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.feature("connectivity.advertise")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("told", "port"), [("nats.example:7", 7), ("nats.example", 0), ("[::1]:9", 9)])
-def test_clients_are_told_the_advertised_address(kind: str, told: str, port: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("reported", "port"), [("nats.example:7", 7), ("nats.example", 0), ("[::1]:9", 9)])
+def test_clients_receive_the_advertised_address(kind: str, reported: str, port: int, tmp_path: Path) -> None:
     monitor = free_port()
-    conf = f'client_advertise: "{told}"\nhttp: "127.0.0.1:{monitor}"'
+    conf = f'client_advertise: "{reported}"\nhttp: "127.0.0.1:{monitor}"'
     with running_conf(kind, conf, tmp_path) as bound:
-        host = "::1" if "[" in told else "nats.example"
+        host = "::1" if "[" in reported else "nats.example"
         with Wire(bound) as wire:
             assert (wire.info["host"], wire.info["port"]) == (host, port or bound)
         with urllib.request.urlopen(f"http://127.0.0.1:{monitor}/varz") as page:

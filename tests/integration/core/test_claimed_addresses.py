@@ -46,7 +46,7 @@ def test_networks_of_a_user_are_those_of_its_socket(kind: str, src: str, answer:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_auth_service_is_told_the_address_of_the_socket(kind: str, tmp_path: Path) -> None:
+def test_an_auth_service_receives_the_address_of_the_socket(kind: str, tmp_path: Path) -> None:
     conf = f"""
     accounts {{ AUTH {{ users: [ {{ user: service, password: service }} ] }} }}
     authorization {{ auth_callout {{

@@ -65,7 +65,7 @@ def hears(witness: Wire) -> bytes:
 
 @settings(max_examples=150)
 @given(data=damaged())
-def test_damaged_frames_harm_nobody_else(server: EmbeddedServer, witness: Wire, data: bytes) -> None:
+def test_damaged_frames_harm_no_other_client(server: EmbeddedServer, witness: Wire, data: bytes) -> None:
     with Wire(server.port) as wire:
         send_slowly(wire, [data[: len(data) // 2], data[len(data) // 2 :]])
         # What the frames brought about is over once the witness has its answer, sent after them.
@@ -74,7 +74,7 @@ def test_damaged_frames_harm_nobody_else(server: EmbeddedServer, witness: Wire, 
 
 @settings(max_examples=50)
 @given(data=st.binary(max_size=300))
-def test_any_bytes_harm_nobody_else(server: EmbeddedServer, witness: Wire, data: bytes) -> None:
+def test_any_bytes_harm_no_other_client(server: EmbeddedServer, witness: Wire, data: bytes) -> None:
     with Wire(server.port) as wire:
         send_slowly(wire, [data])
         assert hears(witness) == b"MSG mine 9 2\r\nhi\r\n"

@@ -115,7 +115,7 @@ def listening(client: RawNats, *lines: str) -> RawNats:
 
 
 def info(message: RawMessage) -> dict[str, object]:
-    """What the service is told of who asks."""
+    """What the service learns about the client that asks."""
     match = re.search(rb"\r\nNats-Request-Info: (.*?)\r\n", message.header)
     assert match is not None
     found: dict[str, object] = json.loads(match[1])
@@ -159,12 +159,12 @@ def test_with_share_the_service_learns_everything(people: People) -> None:
     i.publish("chunks", b"")
     i.flush()
     (request,) = arrived(e)
-    told = info(request)
-    assert {k: told[k] for k in ("acc", "user", "name", "lang", "ver", "kind", "client_type")} == {
+    reported = info(request)
+    assert {k: reported[k] for k in ("acc", "user", "name", "lang", "ver", "kind", "client_type")} == {
         "acc": "I", "user": "i", "name": "tester", "lang": "py", "ver": "1", "kind": "Client",
         "client_type": "nats",
     }  # fmt: skip
-    assert {"server", "start", "id", "host"} <= set(told)
+    assert {"server", "start", "id", "host"} <= set(reported)
 
 
 def test_a_queue_group_of_servers_shares_the_requests(people: People) -> None:
@@ -178,7 +178,7 @@ def test_a_queue_group_of_servers_shares_the_requests(people: People) -> None:
     assert all(counts)
 
 
-def test_nobody_responds_through_an_import(people: People) -> None:
+def test_a_request_through_an_import_gets_no_responders(people: People) -> None:
     i = listening(people("i"), "in")
     i.publish("ask.x.y", b"", "in")
     (answer,) = arrived(i)
@@ -232,7 +232,7 @@ def test_a_service_is_imported_through_a_chain(people: People) -> None:
     assert seen(i) == ["in 1 a"]
 
 
-def test_an_answer_that_is_late_reaches_nobody(people: People) -> None:
+def test_an_answer_that_is_late_reaches_no_client(people: People) -> None:
     import time
 
     e, i = listening(people("e"), "short"), listening(people("i"), "in")
@@ -300,13 +300,13 @@ def test_a_request_is_measured(people: People) -> None:
     i.flush()
     (request,) = arrived(e)
     e.publish(request.reply.decode(), b"a")
-    told = json.loads(e.message().payload)
-    assert told["type"] == "io.nats.server.metric.v1.service_latency"
-    assert told["status"] == 200
-    assert (told["requestor"]["acc"], told["requestor"]["user"]) == ("I", "i")
-    assert (told["responder"]["acc"], told["responder"]["user"]) == ("E", "e")
-    assert {"id", "timestamp", "start", "service", "system", "total"} <= set(told)
-    assert told["total"] >= told["service"] >= 0
+    reported = json.loads(e.message().payload)
+    assert reported["type"] == "io.nats.server.metric.v1.service_latency"
+    assert reported["status"] == 200
+    assert (reported["requestor"]["acc"], reported["requestor"]["user"]) == ("I", "i")
+    assert (reported["responder"]["acc"], reported["responder"]["user"]) == ("E", "e")
+    assert {"id", "timestamp", "start", "service", "system", "total"} <= set(reported)
+    assert reported["total"] >= reported["service"] >= 0
     assert seen(i) == ["in 1 a"]
 
 
@@ -314,16 +314,16 @@ def test_a_request_without_a_reply_is_measured_as_a_bad_one(people: People) -> N
     e, i = listening(people("e"), "lat"), people("i")
     i.publish("measured", b"q")
     i.flush()
-    told = json.loads(e.message().payload)
-    assert (told["status"], told["description"]) == (400, "Bad Request")
+    reported = json.loads(e.message().payload)
+    assert (reported["status"], reported["description"]) == (400, "Bad Request")
 
 
-def test_a_request_nobody_took_is_measured_as_unavailable(people: People) -> None:
+def test_a_request_that_no_service_took_is_measured_as_unavailable(people: People) -> None:
     e, i = listening(people("e"), "lat"), people("i")
     i.publish("measured", b"q", "in")
     i.flush()
-    told = json.loads(e.message().payload)
-    assert (told["status"], told["description"]) == (503, "Service Unavailable")
+    reported = json.loads(e.message().payload)
+    assert (reported["status"], reported["description"]) == (503, "Service Unavailable")
 
 
 def test_a_request_whose_answer_is_late_is_measured_as_timed_out(people: People) -> None:
@@ -331,11 +331,11 @@ def test_a_request_whose_answer_is_late_is_measured_as_timed_out(people: People)
     i.publish("hurried", b"q", "in")
     i.flush()
     e.message()
-    told = json.loads(e.message().payload)
-    assert (told["status"], told["description"]) == (504, "Service Timeout")
-    assert (told["service"], told["system"], told["total"]) == (0, 0, 0)
-    assert told["requestor"]["acc"] == "I"
-    assert "responder" not in told
+    reported = json.loads(e.message().payload)
+    assert (reported["status"], reported["description"]) == (504, "Service Timeout")
+    assert (reported["service"], reported["system"], reported["total"]) == (0, 0, 0)
+    assert reported["requestor"]["acc"] == "I"
+    assert "responder" not in reported
 
 
 @pytest.mark.parametrize("goes", ["UNSUB 1\r\n", "UNSUB 2\r\n", ""])
@@ -350,10 +350,10 @@ def test_a_request_whose_asker_goes_is_measured_as_given_up(people: People, goes
         i.send(goes.encode())
     else:
         i.close()
-    told = json.loads(e.message().payload)
-    assert (told["status"], told["description"]) == (408, "Request Timeout")
-    assert (told["service"], told["system"], told["total"]) == (0, 0, 0)
-    assert told["start"] < told["timestamp"]
+    reported = json.loads(e.message().payload)
+    assert (reported["status"], reported["description"]) == (408, "Request Timeout")
+    assert (reported["service"], reported["system"], reported["total"]) == (0, 0, 0)
+    assert reported["start"] < reported["timestamp"]
     i = listening(people("i2"), "in.x")
     e.publish(request.reply.decode(), b"late")
     e.flush()

@@ -82,7 +82,7 @@ def test_who_may_not_be_the_user_without_credentials_is_refused_at_the_first_byt
         assert wire.rest() == VIOLATION
 
 
-def test_a_publish_before_connect_reaches_nobody(nats_server_factory: Factory) -> None:
+def test_a_publish_before_connect_reaches_no_client(nats_server_factory: Factory) -> None:
     server = nats_server_factory(user="a", password="b")
     with Wire(server.port) as other:
         other.connect(user="a", **{"pass": "b"})
@@ -255,7 +255,7 @@ def publish_until(wire: Wire, condition: Callable[[], bool], *, bytes_max: int =
     raise AssertionError(f"published {bytes_max} bytes and nothing happened")
 
 
-def test_a_receiver_with_too_much_pending_is_closed_and_nobody_else(nats_server_factory: Factory) -> None:
+def test_a_receiver_with_too_much_pending_is_closed_and_no_other(nats_server_factory: Factory) -> None:
     server = nats_server_factory(max_pending=2 << 20, max_payload=1 << 20)
     with Wire(server.port, receive_buffer=4096) as slow, Wire(server.port) as publisher:
         slow.connect()

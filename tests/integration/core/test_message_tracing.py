@@ -125,7 +125,7 @@ def went_out(sub: str, user: str, **more: Any) -> dict[str, Any]:
     return {"type": "eg", "kind": 0, "name": f"{user} app", "sub": sub, **more}
 
 
-def test_what_nobody_gets_is_told_with_its_headers(scene: Scene) -> None:
+def test_a_trace_shows_what_no_client_gets_with_its_headers(scene: Scene) -> None:
     scene.publish("a", "foo", DEST, ("X", "1"), ("X", "2"))
     page = json.loads(scene["a"].message().payload)
     assert page["request"] == {"header": {"Nats-Trace-Dest": ["dest"], "X": ["1", "2"]}, "msgsize": 48}
@@ -134,7 +134,7 @@ def test_what_nobody_gets_is_told_with_its_headers(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("only", [(), (ONLY,)])
-def test_who_gets_a_message_is_told(scene: Scene, only: Fields) -> None:
+def test_a_trace_names_who_gets_a_message(scene: Scene, only: Fields) -> None:
     scene.listen("d", "foo.x", "foo.x q", "foo.*")
     events = scene.trace("a", "foo.x", DEST, *only)
     assert events[0] == came_in("foo.x")
@@ -145,10 +145,10 @@ def test_who_gets_a_message_is_told(scene: Scene, only: Fields) -> None:
     assert len(scene.got("d")) == (0 if only else 3)
 
 
-def test_why_somebody_gets_nothing_is_told(scene: Scene) -> None:
+def test_a_trace_says_why_a_client_gets_nothing(scene: Scene) -> None:
     scene.listen("d", "deny.*")
-    told = "Not delivered because subscription denies this subject"
-    assert scene.trace("a", "deny.x", DEST) == [came_in("deny.x"), went_out("deny.*", "d", error=told)]
+    reported = "Not delivered because subscription denies this subject"
+    assert scene.trace("a", "deny.x", DEST) == [came_in("deny.x"), went_out("deny.*", "d", error=reported)]
     quiet = login(scene._port, "a", name="quiet", echo=False)
     quiet.subscribe("foo", 1)
     header = b"NATS/1.0\r\nNats-Trace-Dest: dest\r\n\r\n"
@@ -159,16 +159,16 @@ def test_why_somebody_gets_nothing_is_told(scene: Scene) -> None:
     quiet.close()
 
 
-def test_what_may_not_be_published_is_told(scene: Scene) -> None:
+def test_a_trace_says_what_may_not_be_published(scene: Scene) -> None:
     scene["d"].flush()
     scene.publish("d", "no", DEST)
-    told = 'Permissions Violation for Publish to "no"'
-    assert scene["d"].line() == f"-ERR '{told}'".encode()
-    assert json.loads(scene["a"].message().payload)["events"][0]["error"] == told
+    reported = 'Permissions Violation for Publish to "no"'
+    assert scene["d"].line() == f"-ERR '{reported}'".encode()
+    assert json.loads(scene["a"].message().payload)["events"][0]["error"] == reported
     scene.publish("a", "foo", DEST, reply="$JS.ACK.x")
-    told = 'Permissions Violation for Publish with Reply of "$JS.ACK.x"'
-    assert scene["a"].line() == f"-ERR '{told}'".encode()
-    assert json.loads(scene["a"].message().payload)["events"][0]["error"] == told
+    reported = 'Permissions Violation for Publish with Reply of "$JS.ACK.x"'
+    assert scene["a"].line() == f"-ERR '{reported}'".encode()
+    assert json.loads(scene["a"].message().payload)["events"][0]["error"] == reported
 
 
 def test_a_trace_to_where_the_publisher_may_not_publish_stops_the_message(scene: Scene) -> None:
@@ -201,12 +201,12 @@ def test_what_is_not_traced(scene: Scene, fields: Fields, delivered: bool) -> No
         assert b"Nats-Trace-Dest: trace disabled" in messages[0].header
 
 
-def test_mappings_are_told(scene: Scene) -> None:
+def test_a_trace_shows_mappings(scene: Scene) -> None:
     assert scene.trace("a", "m.one", DEST) == [came_in("m.one"), {"type": "sm", "to": "m.two"}]
 
 
 @pytest.mark.parametrize("only", [(), (ONLY,)])
-def test_nobody_responds_to_a_traced_request(scene: Scene, only: Fields) -> None:
+def test_a_traced_request_gets_no_responders(scene: Scene, only: Fields) -> None:
     scene["a"].subscribe("in", 9)
     scene.publish("a", "nobody", DEST, *only, reply="in")
     found: dict[bytes, RawMessage] = {}
@@ -219,18 +219,18 @@ def test_nobody_responds_to_a_traced_request(scene: Scene, only: Fields) -> None
 
 @pytest.mark.parametrize("only", [(), (ONLY,)])
 @pytest.mark.parametrize("service", ["svc", "closed"])
-def test_imported_services_are_told_and_traced_on_where_that_is_allowed(
+def test_a_trace_shows_imported_services_and_goes_on_where_that_is_allowed(
     scene: Scene, service: str, only: Fields
 ) -> None:
     scene.listen("a", "dest", service)
     scene["b"].subscribe("in", 9)
-    told = [
+    reported = [
         came_in(f"b.{service}", "b", "B"),
         {"type": "si", "acc": "A", "from": f"b.{service}", "to": service},
     ]
     if service == "svc":
-        told.append(went_out("svc", "a", acc="A"))
-    assert scene.trace("b", f"b.{service}", ("Nats-Trace-Dest", "b.trace"), *only, reply="in") == told
+        reported.append(went_out("svc", "a", acc="A"))
+    assert scene.trace("b", f"b.{service}", ("Nats-Trace-Dest", "b.trace"), *only, reply="in") == reported
     requests = scene.got("a")
     assert len(requests) == (0 if only else 1)
     if only:
@@ -243,7 +243,7 @@ def test_imported_services_are_told_and_traced_on_where_that_is_allowed(
 
 
 @pytest.mark.parametrize("only", [(), (ONLY,)])
-def test_imported_streams_are_told_and_traced_on_where_that_is_allowed(scene: Scene, only: Fields) -> None:
+def test_a_trace_shows_imported_streams_and_goes_on_where_that_is_allowed(scene: Scene, only: Fields) -> None:
     scene.listen("b", "in.st.x")
     scene.listen("c", "st.x")
     events = scene.trace("a", "st.x", DEST, *only)
@@ -312,7 +312,7 @@ def acks(scene: Scene) -> list[Any]:
     return found
 
 
-def test_streams_are_told(streams: Scene) -> None:
+def test_a_trace_shows_streams(streams: Scene) -> None:
     trace = streams.trace
     assert trace("a", "js.a", DEST) == [came_in("js.a"), stored("J", "js.a")]
     assert trace("a", "ji.a", DEST) == [came_in("ji.a"), stored("I", "ji.a", nointerest=True)]
@@ -349,7 +349,7 @@ def test_what_is_only_traced_is_not_stored(streams: Scene) -> None:
         ((("Nats-TTL", "5s"),), 1, "message TTL disabled", 10166),
     ],
 )
-def test_why_a_stream_refuses_is_told(
+def test_a_trace_says_why_a_stream_refuses(
     streams: Scene, fields: Fields, size: int, error: str, ack: int, only: Fields
 ) -> None:
     streams.publish("a", "js.a", ("Nats-Msg-Id", "1"))
@@ -382,7 +382,7 @@ def test_services_of_the_server_are_the_system_accounts(scene: Scene, subject: s
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "reported"),
     [
         ("msg_trace: 'a.*'", 'Trace destination "a.*" is not valid'),
         ("trace_dest: { dest: a, sampling: 0 }", "needs to be [1..100]"),
@@ -391,9 +391,9 @@ def test_services_of_the_server_are_the_system_accounts(scene: Scene, subject: s
         ("msg_trace: { dest: a, shape: b }", 'unknown field "shape"'),
     ],
 )
-def test_what_is_wrong_with_a_trace_destination_is_named(block: str, told: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_trace_destination_is_named(block: str, reported: str, tmp_path: Path) -> None:
     path = tmp_path / "nats.conf"
     path.write_text(f"accounts {{ A {{ {block} }} }}")
     with pytest.raises(ConfigError) as caught:
         load(str(path))
-    assert told in str(caught.value)
+    assert reported in str(caught.value)

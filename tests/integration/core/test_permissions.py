@@ -130,7 +130,7 @@ def test_a_reply_may_be_answered_as_often_and_long_as_permitted(port: int, user:
     client, asker = login(port, user), login(port, "all")
     client.subscribe("svc.a", 1)
     assert answers(client, "PUB r.1 0\r\n") == publish_refused("r.1")
-    for _ in range(2):  # each request grants anew
+    for _ in range(2):  # each request grants again
         asker.publish("svc.a", reply="r.1")
         asker.flush()
         assert client.message().reply == b"r.1"

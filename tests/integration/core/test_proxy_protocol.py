@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.net import proxy_layer as proxied
+from penstock.net import proxy_layer
 from penstock.net.reasons import CloseReason
 from penstock.protocol.proxy_protocol import V2_SIGNATURE
 from penstock.server.server import Server
@@ -192,7 +192,7 @@ def test_who_is_announced_in_time_may_begin_its_handshake_later(
 async def test_a_header_that_does_not_come_ends_the_connection(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxied, "HEADER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(proxy_layer, "HEADER_TIMEOUT_S", 0.05)
     async with Server(proxy_protocol=True) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(sent)

@@ -1,4 +1,4 @@
-"""Peers that stop halfway: each ends as the official server ends it, and nobody else notices."""
+"""Peers that stop halfway: each ends as the official server ends it, and no other client notices."""
 
 from __future__ import annotations
 
@@ -155,9 +155,11 @@ def test_five_thousand_clients_that_answer_no_ping_end_as_stale(kind: str, tmp_p
 def test_connections_above_the_maximum_are_refused_and_those_below_stay(kind: str, tmp_path: Path) -> None:
     with running_conf(kind, "max_connections: 1001", tmp_path / kind) as port:
         witness = witness_of(port)
-        with crowd(port, witness, 1000), crowd(port, witness, STALLED - 1000) as refused:
+        # The official server took a minute to refuse four thousand. A hundred show what it says.
+        above = 100 if kind == "official" else STALLED - 1000
+        with crowd(port, witness, 1000), crowd(port, witness, above) as refused:
             ends = refused.until_all_ended()
-            assert ends == {"-ERR 'maximum connections exceeded'": STALLED - 1000}
+            assert ends == {"-ERR 'maximum connections exceeded'": above}
         echo(witness)
 
 
@@ -202,7 +204,7 @@ def flood(publisher: RawNats, size: int, messages: int) -> None:
         ('max_pending: 512MB\nwrite_deadline: "500ms"', "Slow Consumer (Write Deadline)"),
     ],
 )
-def test_a_subscriber_that_never_reads_ends_as_slow_consumer_and_nobody_else_does(
+def test_a_subscriber_that_never_reads_ends_as_slow_consumer_and_no_other_does(
     kind: str, tmp_path: Path, conf: str, reason: str
 ) -> None:
     http_port = free_port()

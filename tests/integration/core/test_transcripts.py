@@ -130,7 +130,7 @@ STAYS = [
         connect=OTHER_CASE,
     ),
     Transcript(
-        "a request that nobody takes is answered with 503",
+        "a request without subscribers is answered with 503",
         b"SUB r.* 1\r\nPUB nobody r.1 1\r\nx\r\n",
         b"HMSG r.1 1 38 38\r\nNATS/1.0 503\r\nNats-Subject: nobody\r\n\r\n\r\n",
     ),
@@ -158,7 +158,7 @@ STAYS = [
     Transcript(
         "an invalid filter is refused", b"SUB a..b 1\r\nSUB a.>.b 1\r\n", refusal("Invalid Subject") * 2
     ),
-    Transcript("an invalid publish subject reaches nobody", b"SUB > 1\r\nPUB a..b 0\r\n\r\n", b""),
+    Transcript("an invalid publish subject is not delivered", b"SUB > 1\r\nPUB a..b 0\r\n\r\n", b""),
     Transcript(
         "pedantic says so, and routes all the same",
         b"SUB > 1\r\nPUB foo.* 0\r\n\r\n",

@@ -108,7 +108,7 @@ def test_who_needs_no_proxy_may_come_without(running: Running) -> None:
 
 
 @pytest.mark.parametrize("user", ["free", "behind"])
-def test_a_proxy_that_nobody_trusts_is_refused_whoever_comes(running: Running, user: str) -> None:
+def test_a_proxy_that_is_not_trusted_is_refused_for_any_client(running: Running, user: str) -> None:
     with pytest.raises(ConnectionError):
         through(running.port, STRANGER, user)
     assert running.reason() == "Proxy Not Trusted"

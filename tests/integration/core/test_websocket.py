@@ -257,7 +257,7 @@ async def test_a_handshake_that_takes_too_long_ends() -> None:
         assert await peer.rest() == b""
 
 
-async def test_origins_are_held_against_the_list() -> None:
+async def test_origins_are_compared_with_the_list() -> None:
     async with make_server(allowed_origins=("https://good.example",)) as server:
         peer = await opened(server, "Origin: https://good.example:443")
         await peer.until(b"\r\n")
@@ -299,7 +299,7 @@ async def test_a_ping_between_the_fragments_of_a_compressed_message_changes_noth
         peer.writer.write(frame(BINARY, first, rsv=4, final=False) + frame(PING, b"?") + frame(0, rest))
         await peer.frame()  # INFO
         pongs, text = [], b""
-        while len(text) < len(b"PONG\r\n" * 20) or not pongs:  # in as many messages as there were turns
+        while len(text) < len(b"PONG\r\n" * 20) or not pongs:  # in as many messages as there were iterations
             head, body = await peer.frame()
             if head == 0x80 | PONG:
                 pongs.append(body)

@@ -22,8 +22,8 @@ CONF = """
 """
 MESSAGE_BYTES = 64 * 1024
 MESSAGES = 640  # 40 MiB
-EACH_TURN_BYTES = 640 * 1024
-TURN_S = 0.05  # about 12 MiB/s: something is taken all the time, and never all
+READ_BYTES = 640 * 1024
+READ_INTERVAL_S = 0.05  # about 12 MiB/s: something is taken all the time, and never all
 ENDS_WITHIN_S = 30.0
 
 
@@ -36,13 +36,13 @@ class SlowReader:
 
     def read_a_little(self) -> bool:
         """False when the server has closed."""
-        end = self.taken + EACH_TURN_BYTES
+        end = self.taken + READ_BYTES
         try:
-            while self.taken < end and (data := self.client.sock.recv(EACH_TURN_BYTES)):
+            while self.taken < end and (data := self.client.sock.recv(READ_BYTES)):
                 self.taken += len(data)
         except ConnectionResetError:
             return False
-        time.sleep(TURN_S)
+        time.sleep(READ_INTERVAL_S)
         return self.taken >= end
 
     def read_all(self, size: int) -> int:

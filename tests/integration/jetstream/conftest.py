@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,3 +15,11 @@ from tests.support.consumer_talk import ConsumerTalk, talking
 async def talk(url: str) -> AsyncIterator[ConsumerTalk]:
     async with talking(url) as talk:
         yield talk
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory on a disk. `make test` writes to memory, where a sync takes no time: kills must come
+    between a write and its sync too."""
+    with tempfile.TemporaryDirectory(prefix="penstock-", dir="/var/tmp") as directory:
+        yield Path(directory)

@@ -38,13 +38,13 @@ def max_memory(port: int, account: str) -> Any:
     return login(port, account).request("$JS.API.INFO")["limits"]["max_memory"]
 
 
-@pytest.mark.parametrize(("a", "b", "told"), [
+@pytest.mark.parametrize(("a", "b", "reported"), [
     ("max_mem: 600", "max_mem: 401", "insufficient memory resources available (10028)"),
     ("max_file: 6000", "max_file: 4001", "insufficient storage resources available (10047)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_whose_accounts_reserve_too_much_does_not_start(
-    kind: str, a: str, b: str, told: str, tmp_path: Path
+    kind: str, a: str, b: str, reported: str, tmp_path: Path
 ) -> None:
     path, log = tmp_path / "nats.conf", tmp_path / "server.log"
     path.write_text(conf(tmp_path, a=a, b=b))
@@ -53,7 +53,7 @@ def test_a_server_whose_accounts_reserve_too_much_does_not_start(
         command, env=ENVIRONMENT, timeout=20, check=False, capture_output=True, text=True, encoding="utf-8"
     )
     assert ended.returncode == 1
-    expected = f"Error enabling jetstream on configured accounts: {told}"
+    expected = f"Error enabling jetstream on configured accounts: {reported}"
     assert expected in log.read_text() + ended.stderr
 
 

@@ -70,10 +70,10 @@ def test_consumers_that_go_with_their_stream_have_their_advisories(kind: str, tm
         listener.subscribe("$JS.EVENT.ADVISORY.*.DELETED.>", 1)
         listener.flush()
         client.request("$JS.API.STREAM.DELETE.S")
-        told = [listener.message().subject.decode() for _ in range(3)]
+        reported = [listener.message().subject.decode() for _ in range(3)]
         listener.close()
         client.close()
-    assert sorted(told) == [
+    assert sorted(reported) == [
         "$JS.EVENT.ADVISORY.CONSUMER.DELETED.S.A",
         "$JS.EVENT.ADVISORY.CONSUMER.DELETED.S.B",
         "$JS.EVENT.ADVISORY.STREAM.DELETED.S",

@@ -233,7 +233,7 @@ async def test_both_servers_tell_why_a_batch_was_abandoned(urls: dict[str, str],
 async def abandoned(url: str, case: str) -> list[Any]:
     await play(url, [atomic(storage="memory")])
     nc = await nats.connect(url)
-    told = await nc.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.A")
+    reported = await nc.subscribe("$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.A")
     steps = {
         "incomplete": [part("b", 1), part("b", 3)],
         "unsupported": [part("b", 1), part("b", 2, Nats_Required_Api_Level="99")],
@@ -243,7 +243,7 @@ async def abandoned(url: str, case: str) -> list[Any]:
     answers = []
     for subject, body, header in steps:
         answers.append((await nc.request(subject, body, headers=header, timeout=5)).data)
-    advisory = json.loads((await told.next_msg(timeout=5)).data)
+    advisory = json.loads((await reported.next_msg(timeout=5)).data)
     await nc.close()
     last = json.loads(answers[-1]), [json.loads(answer) for answer in answers[-2:-1] if answer]
     assert all(answer == b"" for answer in answers[:-2])

@@ -66,7 +66,7 @@ class Fast:
 
 
 @pytest.mark.feature("atomic.inflight", "fast-ingest.inflight")
-async def test_a_batch_too_many_is_refused_and_told_apart_from_the_other_kind(client: Client) -> None:
+async def test_a_batch_too_many_is_refused_and_the_other_kind_is_counted_by_itself(client: Client) -> None:
     """As many atomic ones as fast ones, each with its own number."""
     async with Fast(client) as fast:
         for batch_id in "ab":
@@ -97,12 +97,12 @@ async def test_silent_batches_end_without_an_answer(client: Client) -> None:
     async with Fast(client) as fast:
         assert (await fast.ask("quiet", 1, 0))["type"] == "ack"
         assert await put(client, "silent", 1) is None
-        told = []
+        reported = []
         async with asyncio.timeout(10):
-            while not told:
+            while not reported:
                 advisory = json.loads((await advisories.next(timeout=10)).data)
-                told += [advisory["reason"]] if advisory["batch"] == "silent" else []
-        assert told == ["timeout"]
+                reported += [advisory["reason"]] if advisory["batch"] == "silent" else []
+        assert reported == ["timeout"]
         assert (await put(client, "silent", 2))["error"]["err_code"] == 10176
         answer = await fast.ask("quiet", 2, 1)
         assert answer["error"]["err_code"] in (10206, 10208)

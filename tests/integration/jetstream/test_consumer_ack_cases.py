@@ -59,13 +59,13 @@ async def test_a_message_given_back_comes_again_at_once_or_later(talk: ConsumerT
     """Also the advisory."""
     await talk.fill(3)
     await talk.consumer("c")
-    told = await talk.advisories("ADVISORY.CONSUMER.MSG_NAKED")
+    reported = await talk.advisories("ADVISORY.CONSUMER.MSG_NAKED")
     messages = await talk.pull("c", b"3")
     loop = asyncio.get_running_loop()
     await talk.client.publish(messages[0].reply, b"-NAK")
     [again] = await talk.pull("c")
     assert (sequence(again), deliveries(again)) == (1, 2)
-    advisory = json.loads((await told.next_msg(timeout=5)).data)
+    advisory = json.loads((await reported.next_msg(timeout=5)).data)
     assert advisory["type"] == "io.nats.jetstream.advisory.v1.nak"
     assert (advisory["consumer_seq"], advisory["stream_seq"], advisory["deliveries"]) == (1, 1, 1)
     for message, body in ((messages[1], b'-NAK {"delay":200000000}'), (messages[2], b"-NAK 200ms")):
@@ -111,10 +111,10 @@ async def test_an_ack_may_ask_for_what_is_next(talk: ConsumerTalk) -> None:
 async def test_a_terminated_message_never_comes_again(talk: ConsumerTalk) -> None:
     await talk.fill(1)
     await talk.consumer("c", ack_wait=100 * MS)
-    told = await talk.advisories("ADVISORY.CONSUMER.MSG_TERMINATED")
+    reported = await talk.advisories("ADVISORY.CONSUMER.MSG_TERMINATED")
     [message] = await talk.pull("c")
     await talk.client.publish(message.reply, b"+TERM it is poison")
-    advisory = json.loads((await told.next_msg(timeout=5)).data)
+    advisory = json.loads((await reported.next_msg(timeout=5)).data)
     assert advisory["type"] == "io.nats.jetstream.advisory.v1.terminated"
     assert (advisory["stream_seq"], advisory["reason"]) == (1, "it is poison")
     [end] = await talk.pull("c", {"batch": 1, "expires": 250 * MS})
@@ -168,15 +168,15 @@ async def test_redeliveries_wait_as_the_backoff_says(talk: ConsumerTalk) -> None
 async def test_a_message_is_given_up_after_max_deliver(talk: ConsumerTalk) -> None:
     await talk.fill(1)
     await talk.consumer("c", max_deliver=2, ack_wait=100 * MS)
-    told = await talk.advisories("ADVISORY.CONSUMER.MAX_DELIVERIES")
+    reported = await talk.advisories("ADVISORY.CONSUMER.MAX_DELIVERIES")
     for _ in range(2):
         assert sequences(await talk.pull("c", {"batch": 1, "expires": 5 * SECOND})) == [1]
     [end] = await talk.pull("c", {"batch": 1, "expires": 300 * MS})
     assert status(end) == "408 Request Timeout"
-    advisory = json.loads((await told.next_msg(timeout=5)).data)
+    advisory = json.loads((await reported.next_msg(timeout=5)).data)
     assert advisory["type"] == "io.nats.jetstream.advisory.v1.max_deliver"
     assert (advisory["stream_seq"], advisory["deliveries"]) == (1, 2)
-    await quiet(told)
+    await quiet(reported)
     assert (await talk.state())["messages"] == 1
 
 

@@ -48,7 +48,7 @@ async def test_a_pull_ends_when_it_has_enough_or_its_time_is_over(talk: Consumer
 
 
 @pytest.mark.feature("consumer.push")
-async def test_a_push_consumer_delivers_while_somebody_listens(talk: ConsumerTalk) -> None:
+async def test_a_push_consumer_delivers_while_a_client_listens(talk: ConsumerTalk) -> None:
     await talk.fill(4)
     await talk.consumer("alone", deliver_subject=f"to.{talk.name}")
     await asyncio.sleep(QUIET_S)
@@ -75,7 +75,7 @@ async def test_a_push_consumer_delivers_while_somebody_listens(talk: ConsumerTal
 
 
 @pytest.mark.feature("consumer.durable-ephemeral", "consumer.inactive-threshold")
-async def test_a_consumer_without_a_durable_name_goes_when_nobody_uses_it(talk: ConsumerTalk) -> None:
+async def test_a_consumer_without_a_durable_name_goes_when_no_client_uses_it(talk: ConsumerTalk) -> None:
     """Error 10153."""
     body = {"stream_name": talk.name, "config": {"ack_policy": "explicit"}}
     made = await talk.api(f"CONSUMER.CREATE.{talk.name}", body)
@@ -285,10 +285,10 @@ async def test_acks_are_sampled(talk: ConsumerTalk) -> None:
     assert code(await talk.consumer("x", sample_freq="often")) == 10095
     await talk.fill(1)
     await talk.consumer("c", sample_freq="100%")
-    told = await talk.advisories("METRIC.CONSUMER.ACK")
+    reported = await talk.advisories("METRIC.CONSUMER.ACK")
     [message] = await talk.pull("c")
     await talk.client.publish(message.reply)
-    metric = json.loads((await told.next_msg(timeout=5)).data)
+    metric = json.loads((await reported.next_msg(timeout=5)).data)
     assert metric["type"] == "io.nats.jetstream.metric.v1.consumer_ack"
     assert (metric["stream_seq"], metric["consumer_seq"], metric["deliveries"]) == (1, 1, 1)
     assert metric["ack_time"] > 0
@@ -404,14 +404,14 @@ async def test_a_consumer_is_paused_and_set_back(talk: ConsumerTalk) -> None:
     """Error 10204 for a reset that is refused."""
     await talk.fill(4)
     await talk.consumer("c")
-    told = await talk.advisories("ADVISORY.CONSUMER.PAUSE")
+    reported = await talk.advisories("ADVISORY.CONSUMER.PAUSE")
     paused = await talk.api(f"CONSUMER.PAUSE.{talk.name}.c", {"pause_until": "2090-01-01T00:00:00Z"})
     assert paused["paused"] and paused["pause_remaining"] > 0
-    assert json.loads((await told.next_msg(timeout=5)).data)["paused"]
+    assert json.loads((await reported.next_msg(timeout=5)).data)["paused"]
     [end] = await talk.pull("c", {"batch": 1, "expires": 200 * MS})
     assert status(end) == "408 Request Timeout"
     assert not (await talk.api(f"CONSUMER.PAUSE.{talk.name}.c"))["paused"]
-    assert not json.loads((await told.next_msg(timeout=5)).data).get("paused", False)
+    assert not json.loads((await reported.next_msg(timeout=5)).data).get("paused", False)
     for message in await talk.pull("c", b"3"):
         await talk.client.request(message.reply, b"", timeout=5)
     reset = await talk.api(f"CONSUMER.RESET.{talk.name}.c", {"seq": 2})

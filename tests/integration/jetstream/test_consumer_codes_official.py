@@ -157,7 +157,7 @@ def test_an_ack_subject_answers_a_body_that_is_no_ack(nats: RawNats, body: bytes
 
 
 @pytest.mark.parametrize("body", [b"", b"+NXT"])
-def test_nobody_listens_to_acks_of_a_consumer_without_acks(nats: RawNats, body: bytes) -> None:
+def test_a_consumer_without_acks_does_not_subscribe_to_them(nats: RawNats, body: bytes) -> None:
     ask(nats, "CREATE.S.c", {"ack_policy": "none", "durable_name": "c"})
     nats.request("s.a", "x")
     (reply,) = fetch(nats, "c", 1)

@@ -32,11 +32,11 @@ async def durable(streams: Streams, origin: str = "O", name: str = "c", **config
 async def acked(streams: Streams, floor: int, origin: str = "O") -> None:
     """Waits until the consumer was told that all up to there is stored."""
 
-    async def told() -> bool:
+    async def reported() -> bool:
         info = await streams.api(f"CONSUMER.INFO.{origin}.c")
         return bool(info["ack_floor"]["stream_seq"] == floor and not info["num_ack_pending"])
 
-    await until(told, 30)
+    await until(reported, 30)
 
 
 REFUSED: list[dict[str, Any]] = [
@@ -145,11 +145,11 @@ async def test_a_consumer_of_another_ack_policy_is_an_error_of_the_source(stream
     await durable(streams, **settings)
     await streams.make("S", sources=[{"name": "O", "consumer": CONSUMER}])
 
-    async def told() -> bool:
+    async def reported() -> bool:
         (source,) = (await streams.info("S"))["sources"]
         return code(source) == 10217
 
-    await until(told, 30)
+    await until(reported, 30)
     await streams.api("CONSUMER.DELETE.O.c")
     await durable(streams)
     await streams.pub("o.x", b"late")

@@ -106,15 +106,15 @@ async def test_starts_and_gaps_hold_across_accounts(there: Streams, here: Stream
 async def test_what_is_not_there_is_said(here: Streams) -> None:
     await here.make("M", mirror={"name": "NONE", "external": EXTERNAL})
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return bool((await here.info("M"))["mirror"].get("error", {}).get("err_code") == 10059)
 
-    await until(told)
+    await until(reported)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_large_origin_comes_whole_and_goes_on_after_a_restart(kind: str, tmp_path: Path) -> None:
-    """Flow control crosses as well: 40 MB are more than may be on their way at once."""
+    """Flow control crosses as well: 40 MB are more than may be in flight at once."""
     with running_conf(kind, CONF, tmp_path) as port:
         async with streams_of(port, "e", keep=True) as there, streams_of(port, "i", keep=True) as here:
             await there.make("O", "o")

@@ -159,7 +159,7 @@ async def counted(client: Client, kind: str) -> list[Any]:
         "C", subjects=["c.>"], storage="memory", allow_batched=True, allow_msg_counter=True
     )
     try:
-        told: list[Any] = []
+        reported: list[Any] = []
         subscription = await client.subscribe("_INBOX.counted.>")
         batches = [[("c.a", "5"), ("c.a", "-2"), ("c.b", "7"), ("c.a", "1")], [("c.b", "1"), ("c.a", "")]]
         for number, messages in enumerate(batches):
@@ -170,13 +170,13 @@ async def counted(client: Client, kind: str) -> list[Any]:
                     headers={"Nats-Incr": increment} if increment else None,
                 )  # fmt: skip
         await client.flush()
-        while len(told) < 3:
+        while len(reported) < 3:
             said = as_agreed(json.loads((await asyncio.wait_for(subscription.next(), 5)).data), kind)
             if said is not None and said.get("type") != "ack":
-                told.append(said)
+                reported.append(said)
         await subscription.unsubscribe()
         count = (await stream.info()).state.messages
-        return [told, [(await stream.get_message(seq)).data for seq in range(1, count + 1)]]
+        return [reported, [(await stream.get_message(seq)).data for seq in range(1, count + 1)]]
     finally:
         await js.delete_stream("C")
 

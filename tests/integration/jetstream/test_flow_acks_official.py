@@ -98,7 +98,7 @@ async def delivering(say: Transcript) -> None:
         await say.create("x", **FLOW)
         await receiver.hear(7)  # five messages, a heartbeat, and what asks for the acks
         await say.info("x")
-        await say.confirmed("$JS.ACK.S.x.1.1.1.123.0", b"")  # nobody listens
+        await say.confirmed("$JS.ACK.S.x.1.1.1.123.0", b"")  # no subscriber
         await say.info("x")
         await receiver.answer(3, 3)
         await say.info("x")

@@ -1,4 +1,4 @@
-"""Consumers that nobody uses go when their thresholds say so, on both servers.
+"""Unused consumers go when their thresholds say so, on both servers.
 
 Pull requests that expire tell the time: their 408 and the advisory about the consumer arrive on one
 connection, in the order in which the server sent them.

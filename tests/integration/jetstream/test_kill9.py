@@ -25,13 +25,13 @@ from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE
 from tests.support.killed_server import Served, stored_messages
 from tests.support.rawnats import RawNats
 
-pytestmark = pytest.mark.feature("stream.recovery")
+pytestmark = [pytest.mark.slow, pytest.mark.feature("stream.recovery")]
 
-KILLS = 20
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "6"))
 WINDOW = 400
 STREAM, CONSUMER = "KILL", "worker"
 
-REMOVAL_KILLS = 5
+REMOVAL_KILLS = int(os.environ.get("PENSTOCK_KILLS", "5"))
 REMOVAL_WINDOW = 200
 TTL_S = 1.0
 FRONT = 1000  # messages before the newest that a purge of the front leaves
@@ -116,8 +116,8 @@ class Worker(threading.Thread):
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    server = Served(tmp_path / "store")
+def served(disk_path: Path) -> Iterator[Served]:
+    server = Served(disk_path / "store")
     server.start()
     try:
         yield server
@@ -172,7 +172,7 @@ def test_what_was_acked_survives_kill_9_exactly_once_and_in_order(served: Served
     seed = int(os.environ.get("PENSTOCK_KILL_SEED", "20"))
     rng = random.Random(seed)
     number, acked, confirmed = 1, {}, set[int]()
-    for turn in range(KILLS):
+    for kill in range(KILLS):
         publisher, worker = Publisher(served.port, number), Worker(served.port, confirmed)
         publisher.start()
         worker.start()
@@ -184,29 +184,29 @@ def test_what_was_acked_survives_kill_9_exactly_once_and_in_order(served: Served
         number = publisher.next
         acked.update(publisher.acked)
         confirmed |= worker.confirmed
-        assert not worker.again, f"turn {turn}: confirmed acks delivered again: {worker.again[:5]}"
+        assert not worker.again, f"kill {kill}: confirmed acks delivered again: {worker.again[:5]}"
         served.start()
-        _check_the_stream(served.port, acked, turn)
-        _check_the_consumer(served.port, confirmed, turn)
+        _check_the_stream(served.port, acked, kill)
+        _check_the_consumer(served.port, confirmed, kill)
     assert len(acked) > KILLS * WINDOW, "the load never got going"
     assert confirmed, "no ack was ever confirmed"
 
 
-def _check_the_stream(port: int, acked: dict[int, int], turn: int) -> None:
+def _check_the_stream(port: int, acked: dict[int, int], kill: int) -> None:
     connection = RawNats(port)
     state = connection.request(f"$JS.API.STREAM.INFO.{STREAM}")["state"]
     connection.close()
     found = read_all(port, 1, state["last_seq"])
-    assert len(found) == state["messages"] == state["last_seq"], f"turn {turn}: {state}, {len(found)} read"
+    assert len(found) == state["messages"] == state["last_seq"], f"kill {kill}: {state}, {len(found)} read"
     numbers = [int(found[sequence]) for sequence in sorted(found)]
-    assert numbers == sorted(set(numbers)), f"turn {turn}: out of order or twice"
+    assert numbers == sorted(set(numbers)), f"kill {kill}: out of order or twice"
     for number, sequence in acked.items():
         assert found.get(sequence) == b"%d" % number, (
-            f"turn {turn}: acked {number} at {sequence}, there: {found.get(sequence)!r}"
+            f"kill {kill}: acked {number} at {sequence}, there: {found.get(sequence)!r}"
         )
 
 
-def _check_the_consumer(port: int, confirmed: set[int], turn: int) -> None:
+def _check_the_consumer(port: int, confirmed: set[int], kill: int) -> None:
     connection = RawNats(port)
     info = connection.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
     connection.close()
@@ -214,7 +214,7 @@ def _check_the_consumer(port: int, confirmed: set[int], turn: int) -> None:
     contiguous = 0
     while contiguous + 1 in confirmed:
         contiguous += 1
-    assert floor >= contiguous, f"turn {turn}: ack floor {floor} after {contiguous} confirmed acks in a row"
+    assert floor >= contiguous, f"kill {kill}: ack floor {floor} after {contiguous} confirmed acks in a row"
 
 
 # ---------------------------------------------------------------------- removals
@@ -369,8 +369,10 @@ ENCRYPTED = 'key: "a key of this test", cipher: aes'
 
 
 @pytest.mark.parametrize("kind", ["plain", "encrypted and compressed"])
-def test_what_was_removed_stays_removed_after_kill_9_and_all_else_is_there(kind: str, tmp_path: Path) -> None:
-    served = Served(tmp_path / "store", "" if kind == "plain" else ENCRYPTED)
+def test_what_was_removed_stays_removed_after_kill_9_and_all_else_is_there(
+    kind: str, disk_path: Path
+) -> None:
+    served = Served(disk_path / "store", "" if kind == "plain" else ENCRYPTED)
     served.start()
     try:
         setup = RawNats(served.port)
@@ -381,9 +383,9 @@ def test_what_was_removed_stays_removed_after_kill_9_and_all_else_is_there(kind:
         setup.close()
         rng = random.Random(int(os.environ.get("PENSTOCK_KILL_SEED", "20")))
         model, compacted = Removals(), False
-        for turn in range(REMOVAL_KILLS):
+        for kill in range(REMOVAL_KILLS):
             filler = Filler(served.port, model)
-            remover = Remover(served.port, model, rng, from_front=turn >= REMOVAL_KILLS // 2)
+            remover = Remover(served.port, model, rng, from_front=kill >= REMOVAL_KILLS // 2)
             filler.start()
             remover.start()
             _let_both_get_going(filler, remover)
@@ -392,7 +394,7 @@ def test_what_was_removed_stays_removed_after_kill_9_and_all_else_is_there(kind:
             filler.join()
             remover.join()
             served.start()
-            _check_removals(served.port, model, turn)
+            _check_removals(served.port, model, kill)
             compacted |= _has_a_compacted_block(served.store_dir)
         assert len(model.deleted) >= REMOVAL_KILLS, "the deletes never got going"
         assert model.purged_below and model.floor, "the purges never got going"
@@ -410,26 +412,26 @@ def _let_both_get_going(filler: Filler, remover: Remover) -> None:
         time.sleep(0.01)
 
 
-def _check_removals(port: int, model: Removals, turn: int) -> None:
+def _check_removals(port: int, model: Removals, kill: int) -> None:
     before = time.monotonic()
     found = read_present(port)
     after = time.monotonic()
     numbers = [found[seq] for seq in sorted(found)]
-    assert numbers == sorted(set(numbers)), f"turn {turn}: out of order or twice"
+    assert numbers == sorted(set(numbers)), f"kill {kill}: out of order or twice"
     back = [seq for seq, number in found.items() if model.must_be_gone(seq, number, before)]
-    assert not back, f"turn {turn}: removed and there again: {[(s, kind_of(found[s])) for s in back[:5]]}"
+    assert not back, f"kill {kill}: removed and there again: {[(s, kind_of(found[s])) for s in back[:5]]}"
     lost = [
         seq
         for seq, number in model.acked.items()
         if found.get(seq) != number and not model.may_be_gone(seq, number, after)
     ]
-    assert not lost, f"turn {turn}: acked and lost: {[(s, kind_of(model.acked[s])) for s in lost[:5]]}"
+    assert not lost, f"kill {kill}: acked and lost: {[(s, kind_of(model.acked[s])) for s in lost[:5]]}"
     connection = RawNats(port)
     asked = {"subjects_filter": "kill.keep"}
     state = connection.request(f"$JS.API.STREAM.INFO.{STREAM}", asked)["state"]
     connection.close()
     kept = sum(kind_of(number) == "keep" for number in numbers)
-    assert state.get("subjects", {}).get("kill.keep", 0) == kept, f"turn {turn}: {state}, {kept} read"
+    assert state.get("subjects", {}).get("kill.keep", 0) == kept, f"kill {kill}: {state}, {kept} read"
 
 
 def _has_a_compacted_block(store_dir: Path) -> bool:

@@ -23,7 +23,10 @@ import pytest
 from tests.support.killed_server import Served, stored_messages
 from tests.support.rawnats import RawNats
 
-pytestmark = pytest.mark.feature("stream.recovery", "atomic.crash", "consumer.dead-letters")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.feature("stream.recovery", "atomic.crash", "consumer.dead-letters"),
+]
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "5"))
 ATOMIC_MAX = 40  # messages of an atomic batch
@@ -34,9 +37,9 @@ BATCHES, WORK, LETTERS = "BATCHES", "WORK", "LETTERS"
 class Client(threading.Thread):
     """Works until the server is killed."""
 
-    def __init__(self, port: int, turn: int) -> None:
+    def __init__(self, port: int, kill: int) -> None:
         super().__init__()
-        self.turn = turn
+        self.kill = kill
         self.connection = RawNats(port)
         self.error: BaseException | None = None
 
@@ -63,16 +66,16 @@ class Client(threading.Thread):
 class Atomics(Client):
     """One atomic batch after the other. acked: where the last message of each is."""
 
-    def __init__(self, port: int, turn: int) -> None:
-        super().__init__(port, turn)
+    def __init__(self, port: int, kill: int) -> None:
+        super().__init__(port, kill)
         self.sizes: dict[str, int] = {}
         self.acked: dict[str, int] = {}
 
     def work(self) -> None:
-        rng = random.Random(self.turn)
+        rng = random.Random(self.kill)
         self.connection.subscribe("_INBOX.atomic", 1)
         for number in range(1 << 30):
-            batch_id, size = f"a{self.turn}_{number}", rng.randrange(1, ATOMIC_MAX)
+            batch_id, size = f"a{self.kill}_{number}", rng.randrange(1, ATOMIC_MAX)
             self.sizes[batch_id] = size
             frames = []
             for seq in range(1, size + 1):
@@ -90,14 +93,14 @@ class Atomics(Client):
 class Fasts(Client):
     """Fast batches that end at the first gap. acked: how far the server said each one is."""
 
-    def __init__(self, port: int, turn: int) -> None:
-        super().__init__(port, turn)
+    def __init__(self, port: int, kill: int) -> None:
+        super().__init__(port, kill)
         self.acked: dict[str, int] = {}
 
     def work(self) -> None:
         self.connection.subscribe("_INBOX.fast.>", 1)
         for number in range(1 << 30):
-            self.run_batch(f"f{self.turn}_{number}")
+            self.run_batch(f"f{self.kill}_{number}")
 
     def run_batch(self, batch_id: str) -> None:
         sent, self.acked[batch_id] = 0, 0
@@ -118,15 +121,15 @@ class Fasts(Client):
 class Terminator(Client):
     """Publishes work, fetches it and terminates it. confirmed: payloads of what the server confirmed."""
 
-    def __init__(self, port: int, turn: int) -> None:
-        super().__init__(port, turn)
+    def __init__(self, port: int, kill: int) -> None:
+        super().__init__(port, kill)
         self.confirmed: set[bytes] = set()
 
     def work(self) -> None:
         self.connection.subscribe("_INBOX.term.>", 1)
         for number in range(1 << 30):
             for i in range(20):
-                self.connection.publish("w.work", b"w%d_%d_%d" % (self.turn, number, i))
+                self.connection.publish("w.work", b"w%d_%d_%d" % (self.kill, number, i))
             ask = b'{"batch":20,"expires":300000000}'
             self.connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{WORK}.worker", ask, "_INBOX.term.pull")
             waiting: dict[bytes, bytes] = {}
@@ -145,8 +148,8 @@ class Terminator(Client):
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    server = Served(tmp_path / "store")
+def served(disk_path: Path) -> Iterator[Served]:
+    server = Served(disk_path / "store")
     server.start()
     try:
         yield server
@@ -166,9 +169,9 @@ def test_batches_are_whole_acked_fast_messages_are_there_and_letters_come_once_a
     set_up(served.port)
     rng = random.Random(int(os.environ.get("PENSTOCK_KILL_SEED", "20")))
     confirmed: set[bytes] = set()
-    for turn in range(KILLS):
-        atomics, fasts = Atomics(served.port, turn), Fasts(served.port, turn)
-        terminator = Terminator(served.port, turn)
+    for kill in range(KILLS):
+        atomics, fasts = Atomics(served.port, kill), Fasts(served.port, kill)
+        terminator = Terminator(served.port, kill)
         clients: list[Client] = [atomics, fasts, terminator]
         for client in clients:
             client.start()
@@ -177,11 +180,11 @@ def test_batches_are_whole_acked_fast_messages_are_there_and_letters_come_once_a
         served.kill()
         for client in clients:
             client.join()
-            assert client.error is None, f"turn {turn}: {client.error!r}"
+            assert client.error is None, f"kill {kill}: {client.error!r}"
         confirmed |= terminator.confirmed
         served.start()
-        _check_batches(read_stream(served.port, BATCHES), atomics, fasts, turn)
-        _check_letters(served.port, confirmed, turn)
+        _check_batches(read_stream(served.port, BATCHES), atomics, fasts, kill)
+        _check_letters(served.port, confirmed, kill)
         _purge(served.port)
 
 
@@ -221,7 +224,7 @@ def _purge(port: int) -> None:
     connection.close()
 
 
-def _check_batches(found: dict[int, bytes], atomics: Atomics, fasts: Fasts, turn: int) -> None:
+def _check_batches(found: dict[int, bytes], atomics: Atomics, fasts: Fasts, kill: int) -> None:
     places: dict[str, list[tuple[int, int]]] = {}  # of a batch: (its number, sequence in the stream)
     for at in sorted(found):
         batch_id, number, _ = found[at].decode().split(" ", 2)
@@ -231,18 +234,18 @@ def _check_batches(found: dict[int, bytes], atomics: Atomics, fasts: Fasts, turn
         if there or batch_id in atomics.acked:
             first = there[0][1] if there else 0
             whole = [(number, first + number - 1) for number in range(1, size + 1)]
-            assert there == whole, f"turn {turn}: of {batch_id}, {size} messages, there are {there}"
+            assert there == whole, f"kill {kill}: of {batch_id}, {size} messages, there are {there}"
         if batch_id in atomics.acked:
-            assert there[-1][1] == atomics.acked[batch_id], f"turn {turn}: {batch_id} is elsewhere"
+            assert there[-1][1] == atomics.acked[batch_id], f"kill {kill}: {batch_id} is elsewhere"
     for batch_id, acked in fasts.acked.items():
         numbers = [number for number, _ in places.get(batch_id, [])]
         assert numbers == list(range(1, len(numbers) + 1)), (
-            f"turn {turn}: {batch_id} has gaps: {numbers[:20]}"
+            f"kill {kill}: {batch_id} has gaps: {numbers[:20]}"
         )
-        assert len(numbers) >= acked, f"turn {turn}: {batch_id}: {acked} acked, {len(numbers)} there"
+        assert len(numbers) >= acked, f"kill {kill}: {batch_id}: {acked} acked, {len(numbers)} there"
 
 
-def _check_letters(port: int, confirmed: set[bytes], turn: int) -> None:
+def _check_letters(port: int, confirmed: set[bytes], kill: int) -> None:
     deadline = time.monotonic() + 20
     while True:
         letters = Counter(read_stream(port, LETTERS).values())
@@ -250,6 +253,6 @@ def _check_letters(port: int, confirmed: set[bytes], turn: int) -> None:
         if not missing or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    assert not missing, f"turn {turn}: terminated, and no letter: {sorted(missing)[:5]}"
+    assert not missing, f"kill {kill}: terminated, and no letter: {sorted(missing)[:5]}"
     twice = [payload for payload, count in letters.items() if count > 1]
-    assert not twice, f"turn {turn}: more than one letter: {twice[:5]}"
+    assert not twice, f"kill {kill}: more than one letter: {twice[:5]}"

@@ -40,8 +40,8 @@ def create(client: RawNats, **config: object) -> dict[str, Any]:
 
 
 def consume(client: RawNats, name: str, **config: object) -> dict[str, Any]:
-    told = {"durable_name": name, "ack_policy": "explicit", **config}
-    return client.request(f"$JS.API.CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": told})
+    reported = {"durable_name": name, "ack_policy": "explicit", **config}
+    return client.request(f"$JS.API.CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": reported})
 
 
 def test_a_duplicate_window_is_no_longer_than_the_servers(client: RawNats) -> None:
@@ -51,7 +51,7 @@ def test_a_duplicate_window_is_no_longer_than_the_servers(client: RawNats) -> No
     assert create(client)["config"]["duplicate_window"] == 60 * 10**9
 
 
-def test_a_pedantic_stream_is_told_that_its_default_window_is_too_long(client: RawNats) -> None:
+def test_a_pedantic_stream_is_refused_when_its_default_window_is_too_long(client: RawNats) -> None:
     error = create(client, pedantic=True)["error"]
     assert error["err_code"] == 10157
     assert error["description"] == "pedantic mode: duplicate window limits are higher than current limits"

@@ -166,7 +166,7 @@ async def test_what_a_mirror_can_not_be_is_refused_by_name(streams: Streams) -> 
 
 
 @pytest.mark.feature("sourcing.filters-transforms")
-async def test_a_mirror_starts_where_it_is_told_to(streams: Streams) -> None:
+async def test_a_mirror_starts_where_its_configuration_says(streams: Streams) -> None:
     """By `opt_start_seq` or `opt_start_time`, with `filter_subject` and `subject_transforms`."""
     await streams.make("O", "o.>")
     for n in range(1, 9):
@@ -268,11 +268,11 @@ async def test_rollups_and_ttls_reach_a_mirror_that_allows_them(streams: Streams
 async def test_a_missing_origin_is_said_and_waited_for(streams: Streams) -> None:
     await streams.make("M", mirror={"name": "O"})
 
-    async def told() -> bool:
+    async def reported() -> bool:
         error = (await streams.info("M"))["mirror"].get("error", {})
         return bool(error.get("err_code") == 10059 and error["description"] == "stream not found")
 
-    await until(told)
+    await until(reported)
     assert (await streams.info("M"))["mirror"]["active"] == -1
 
 

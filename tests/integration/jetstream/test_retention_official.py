@@ -284,7 +284,7 @@ PARTS: list[Callable[[Retaining], Awaitable[None]]] = [
 ]
 
 
-async def hold(url: str, part: Callable[[Retaining], Awaitable[None]]) -> AsyncIterator[tuple[str, Answer]]:
+async def asked(url: str, part: Callable[[Retaining], Awaitable[None]]) -> AsyncIterator[tuple[str, Answer]]:
     client = await nats.connect(url, allow_reconnect=False)
     say = Retaining(client, part.__name__)
     await part(say)
@@ -296,7 +296,7 @@ async def hold(url: str, part: Callable[[Retaining], Awaitable[None]]) -> AsyncI
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 async def test_both_servers_keep_the_same(urls: dict[str, str], part: Callable[[Retaining], Any]) -> None:
     async def lines(url: str) -> list[tuple[str, Answer]]:
-        return [line async for line in hold(url, part)]
+        return [line async for line in asked(url, part)]
 
     official, ours = await asyncio.gather(*(lines(url) for url in urls.values()))
     for expected, said in zip(official, ours, strict=True):

@@ -82,7 +82,7 @@ async def test_one_origin_may_be_sourced_by_several_filters_and_transforms(strea
 
 
 @pytest.mark.feature("sourcing.filters-transforms")
-async def test_a_source_starts_where_it_is_told_to(streams: Streams) -> None:
+async def test_a_source_starts_where_its_configuration_says(streams: Streams) -> None:
     await streams.make("O", "o")
     for n in range(1, 7):
         await streams.pub("o", b"%d" % n)

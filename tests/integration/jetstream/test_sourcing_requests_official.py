@@ -32,7 +32,7 @@ REQUEST = {
     "inactive_threshold": 10**10,
 }
 HEADERS = {"Nats-Required-Api-Level": "5", "Nats-Stream-Identity": ""}
-ALONE = [
+SINGLE_SUBJECTS = [
     "STREAM.PEER.EVACUATE.L",
     "STREAM.PEER.REMOVE.L",
     "STREAM.CANCEL_MOVE.L",
@@ -86,7 +86,7 @@ async def converse(port: int) -> list[tuple[str, Answer]]:
         body = {"stream_name": name, "config": {**REQUEST, "deliver_subject": "to", "direct": True}}
         said = await asking.api(f"CONSUMER.CREATE.{name}.JS_Y", body, wrong)
         said["error"]["description"] = said["error"]["description"].partition(":")[0]
-    for subject in ALONE:
+    for subject in SINGLE_SUBJECTS:
         await asking.api(subject, {"peer": "x"})
     for subject in SILENT:
         with pytest.raises(nats.errors.TimeoutError):
@@ -102,7 +102,7 @@ async def test_both_servers_say_the_same(tmp_path: Path) -> None:
         running_conf("penstock", conf, tmp_path / "b") as other,
     ):
         official, ours = await asyncio.gather(converse(one), converse(other))
-    assert len(official) == len(STREAMS) * 8 + len(ALONE)
+    assert len(official) == len(STREAMS) * 8 + len(SINGLE_SUBJECTS)
     for expected, said in zip(official, ours, strict=True):
         assert said == expected
 

@@ -88,7 +88,7 @@ async def test_a_work_queue_removes_what_was_acked(talk: Talk) -> None:
 
 
 @pytest.mark.feature("stream.interest")
-async def test_an_interest_stream_keeps_what_somebody_waits_for(talk: Talk) -> None:
+async def test_an_interest_stream_keeps_what_a_consumer_waits_for(talk: Talk) -> None:
     await talk.create(retention="interest")
     assert (await talk.pub("a"))["seq"] == 1
     assert (await talk.state())["messages"] == 0
@@ -209,7 +209,7 @@ async def test_replicas_need_a_cluster(talk: Talk) -> None:
 
 
 @pytest.mark.feature("stream.no-ack")
-async def test_a_stream_without_acks_answers_nobody(talk: Talk) -> None:
+async def test_a_stream_without_acks_answers_no_publish(talk: Talk) -> None:
     await talk.create(no_ack=True)
     with pytest.raises(nats.errors.TimeoutError):
         await talk.client.request(f"{talk.name}.a", b"x", timeout=0.1)
@@ -240,7 +240,7 @@ async def test_a_message_id_counts_once_in_its_window(talk: Talk) -> None:
 
 
 @pytest.mark.feature("stream.expected-headers")
-async def test_expectations_are_held_against_the_stream(talk: Talk) -> None:
+async def test_expectations_are_compared_with_the_stream(talk: Talk) -> None:
     """Errors 10060, 10070, 10071 and 10193."""
     await talk.create()
     await talk.pub("a", Nats_Msg_Id="m")

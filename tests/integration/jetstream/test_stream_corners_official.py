@@ -167,8 +167,8 @@ def test_a_restore_of_garbage_is_refused(client: Client) -> None:
 
 
 def pauses(messages: list[RawMessage]) -> list[tuple[bool, str]]:
-    told = [json.loads(message.payload) for message in messages]
-    return [(one["paused"], one["pause_until"]) for one in told]
+    reported = [json.loads(message.payload) for message in messages]
+    return [(one["paused"], one["pause_until"]) for one in reported]
 
 
 def test_a_consumer_that_is_created_paused_says_so(client: Client) -> None:

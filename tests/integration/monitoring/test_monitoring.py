@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ class Site:
             self.second.subscribe(f"y.{sid}", sid)
         for nats in (self.first, self.second):
             nats.request("$JS.API.INFO", {})
+            # The official server notes the activity of a read when it has processed it, maybe after the
+            # answer. A PONG shows that it did, before the activity of the other connection begins.
+            nats.flush()
 
     def get(self, path: str) -> Answer:
         try:
@@ -177,6 +181,43 @@ def test_sorting_and_paging_show_the_same_connections(ours: Site, official: Site
     assert names[0] == names[1]
 
 
+@pytest.mark.official
+@pytest.mark.parametrize("kind", ["ours", "official"])
+def test_messages_and_subscriptions_are_activity_and_pings_are_not(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    site: Site = request.getfixturevalue(kind)
+    port = site.first.sock.getpeername()[1]
+    taker, sender = RawNats(port, name="taker"), RawNats(port, name="sender")
+
+    def activity() -> str:
+        # A read of the official server is over, and noted, when the next one is answered.
+        taker.flush()
+        taker.flush()
+        (found,) = [one for one in site.page("connz")["connections"] if one["name"] == "taker"]
+        return str(found["last_activity"])
+
+    seen = [activity()]
+    taker.flush()
+    assert activity() == seen[0]
+    taker.subscribe("activity", 1)
+    seen.append(activity())
+    sender.publish("activity", b"x")
+    taker.message()
+    seen.append(activity())
+    taker.publish("other", b"x")
+    seen.append(activity())
+    taker.send(b"UNSUB 1\r\n")
+    seen.append(activity())
+    assert activity() == seen[-1]
+    assert len(set(seen)) == len(seen) and sorted(seen, key=datetime.fromisoformat) == seen
+    for nats in (taker, sender):
+        nats.close()
+    deadline = time.monotonic() + 10
+    while site.page("connz")["num_connections"] > 2:  # which other tests count
+        assert time.monotonic() < deadline
+
+
 def test_a_page_is_indented_and_open_to_every_origin(ours: Site) -> None:
     url = f"http://127.0.0.1:{ours.http_port}/varz?callback=x"
     with urllib.request.urlopen(url, timeout=10) as answer:
@@ -235,7 +276,7 @@ def test_a_long_page_lets_other_work_in_between() -> None:
     assert [entry["subject"] for entry in page["subscriptions_list"]] == ["many.7"]
 
 
-def test_scrapers_that_do_not_read_delay_nobody() -> None:
+def test_scrapers_that_do_not_read_delay_no_client() -> None:
     """Large answers wait for their readers in the thread; a request meanwhile is answered at once."""
     with embedded(http_port=-1) as running:
         nats = RawNats(running.port)

@@ -127,8 +127,8 @@ def test_a_state_that_there_is_not_has_no_connections(site: Site) -> None:
 
 
 def test_closed_connections_and_events_keep_language_and_version(site: Site) -> None:
-    told = [(one["name"], one["lang"], one["ver"]) for one in (*site.connected, site.disconnected)]
-    assert told == [("stays", "go", "9.9"), ("leaves", "py", "8.0"), ("leaves", "py", "8.0")]
+    reported = [(one["name"], one["lang"], one["ver"]) for one in (*site.connected, site.disconnected)]
+    assert reported == [("stays", "go", "9.9"), ("leaves", "py", "8.0"), ("leaves", "py", "8.0")]
     (closed,) = site.get("connz?state=closed&acc=A")[1]["connections"]
     assert (closed["name"], closed["lang"], closed["version"]) == ("leaves", "py", "8.0")
 
@@ -142,11 +142,11 @@ def test_accounts_without_connections_are_met_with_silence(page: str, account: s
 @pytest.mark.parametrize("page", ["STATZ", "CONNS"])
 def test_accounts_with_connections_are_answered(page: str, site: Site) -> None:
     answer = site.ask(f"ACCOUNT.A.{page}")
-    told = answer["data"]["account_statz"][0] if page == "STATZ" else answer
-    assert (told["acc"], told["conns"]) == ("A", 1)
+    reported = answer["data"]["account_statz"][0] if page == "STATZ" else answer
+    assert (reported["acc"], reported["conns"]) == ("A", 1)
 
 
-def test_unused_accounts_are_told_of_when_they_are_asked_for(site: Site) -> None:
+def test_unused_accounts_are_shown_when_they_are_asked_for(site: Site) -> None:
     answer = site.ask("ACCOUNT.B.STATZ", {"include_unused": True})
     assert [one["acc"] for one in answer["data"]["account_statz"]] == ["B"]
     assert site.ask("ACCOUNT.nobody.STATZ", {"include_unused": True})["data"]["account_statz"] == []

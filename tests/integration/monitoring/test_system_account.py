@@ -182,7 +182,7 @@ async def test_other_accounts_ask_about_themselves_only(ours: Site) -> None:
             await ours.ask(subject, None, ours.plain)
 
 
-async def test_clients_that_come_and_go_are_told(ours: Site) -> None:
+async def test_clients_that_come_and_go_are_events(ours: Site) -> None:
     events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
     async def note(message: Any) -> None:
@@ -256,7 +256,7 @@ async def next_of(events: asyncio.Queue[Any]) -> Any:
 
 
 @both
-async def test_statistics_are_told_while_somebody_listens(either: Site) -> None:
+async def test_statistics_are_published_while_a_client_listens(either: Site) -> None:
     event = await next_of(await listened(either, "SERVER.<id>.STATSZ"))
     assert event["server"]["id"] == either.server_id
     assert {"start", "mem", "cores", "connections", "sent", "received", "slow_consumers"} <= event[
@@ -279,7 +279,7 @@ async def test_connections_of_an_account_are_counted_as_they_come_and_go(either:
 
 
 @both
-async def test_a_refused_login_is_told(either: Site) -> None:
+async def test_a_refused_login_is_an_event(either: Site) -> None:
     events = await listened(either, "SERVER.<id>.CLIENT.AUTH.ERR")
     with pytest.raises(nats.errors.Error):
         await nats.connect(
@@ -292,7 +292,7 @@ async def test_a_refused_login_is_told(either: Site) -> None:
 
 
 @pytest.mark.feature("core.lame-duck")
-async def test_lame_duck_mode_is_told(ours: Site) -> None:
+async def test_lame_duck_mode_is_an_event(ours: Site) -> None:
     events = await listened(ours, "SERVER.<id>.LAMEDUCK")
     patient = replace(ours.server.options, lame_duck_grace_period_ns=3_600_000_000_000)
     ours.server.context.use_options(patient)

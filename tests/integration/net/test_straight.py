@@ -83,3 +83,31 @@ def test_a_reader_that_lags_gets_everything_in_order(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(asyncio.wait_for(talk(), 60))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_flood_beside_a_client_with_little_to_do_arrives_whole_and_in_order(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def talk() -> None:
+        async with Server() as server:
+            flood, reader, bystander = [await Peer.connect(server.port) for _ in range(3)]
+            await reader.ask(b"SUB a 1\r\n")
+            for session in server.sessions.values():
+                session.keep_alive.stop()
+            numbers = [b"%09d" % number for number in range(MESSAGES_A_ROUND)]
+            expected = b"".join(b"MSG a 1 9\r\n%s\r\n" % number for number in numbers)
+            reading = asyncio.create_task(reader.read(len(expected)))
+            sending = asyncio.create_task(flood.send(b"".join(b"PUB a 9\r\n%s\r\n" % n for n in numbers)))
+            asked = 0
+            while not reading.done():
+                await bystander.ask(b"")
+                asked += 1
+            assert await reading == expected
+            assert asked > 3, "it is served between the parts of the flood"
+            await sending
+            for peer in (flood, reader, bystander):
+                peer.sock.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asyncio.wait_for(talk(), 60))

@@ -22,8 +22,8 @@ SETUPS = {"plain": Setup(lambda directory: "", lambda session: None)}
 
 def found(work: Callable[[Server], None]) -> list[tuple[str, str]]:
     """(what, step) of what is found when the server's loop does this."""
-    told: list[str] = []
-    scanner = Scanner(SETUPS, BOUND_MS, told.append)
+    reported: list[str] = []
+    scanner = Scanner(SETUPS, BOUND_MS, reported.append)
 
     def run(session: Session) -> None:
         session.server.call(work)
@@ -36,7 +36,7 @@ def found(work: Callable[[Server], None]) -> list[tuple[str, str]]:
     finally:
         scanner.close()
     assert scanner.counts["test"] == 2
-    assert len(told) == len(scanner.findings)
+    assert len(reported) == len(scanner.findings)
     return [(finding.what, finding.step) for finding in scanner.findings]
 
 

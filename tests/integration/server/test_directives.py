@@ -25,7 +25,7 @@ def ask(client: RawNats, subject: str, body: object = None) -> Any:
 
 @pytest.mark.feature("operations.server-tags")
 @pytest.mark.parametrize("kind", KINDS)
-def test_tags_and_metadata_are_told_and_choose_servers(kind: str, tmp_path: Path) -> None:
+def test_tags_and_metadata_are_shown_and_choose_servers(kind: str, tmp_path: Path) -> None:
     labels = 'server_tags: [" Big ", disk:ssd, big]\nserver_metadata { rack: "7", Zone: b }\n'
     with running_as_configured(kind, SYSTEM + labels, tmp_path) as port:
         client = RawNats(port, user="sys", **{"pass": "sys"})
@@ -55,7 +55,7 @@ def test_a_subscription_of_too_many_tokens_is_refused_and_the_client_stays(kind:
         client.close()
 
 
-def test_connz_remembers_as_many_closed_clients_as_it_is_told(tmp_path: Path) -> None:
+def test_connz_remembers_as_many_closed_clients_as_configured(tmp_path: Path) -> None:
     with running_as_configured("penstock", SYSTEM + "max_closed_clients: 2\n", tmp_path) as port:
         for _ in range(4):
             RawNats(port, user="a", **{"pass": "a"}).close()
@@ -89,12 +89,12 @@ def test_without_headers_info_says_so_and_hpub_ends_the_connection(kind: str, tm
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_headers_no_client_is_told_that_nobody_responds(kind: str, tmp_path: Path) -> None:
+def test_without_headers_no_client_gets_no_responders(kind: str, tmp_path: Path) -> None:
     with running_as_configured(kind, "no_header_support: true\n", tmp_path) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
             sock.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nPING\r\n')
-            told = b"".join(iter(lambda: sock.recv(4096), b""))
-        assert told.endswith(b"\r\n-ERR 'no responders requires headers support'\r\n")
+            reported = b"".join(iter(lambda: sock.recv(4096), b""))
+        assert reported.endswith(b"\r\n-ERR 'no responders requires headers support'\r\n")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,7 +105,7 @@ def test_jetstream_has_a_system_account_all_the_same(kind: str, tmp_path: Path) 
         client.close()
 
 
-def test_without_a_system_account_nobody_answers_about_the_server(tmp_path: Path) -> None:
+def test_without_a_system_account_requests_about_the_server_get_no_answer(tmp_path: Path) -> None:
     with running_as_configured(
         "penstock", "no_system_account: true\nno_sublist_cache: true\n", tmp_path
     ) as port:

@@ -81,7 +81,7 @@ async def test_a_server_starts_once() -> None:
             await server.start()
 
 
-def test_a_bad_option_is_told_before_anything_starts() -> None:
+def test_a_bad_option_is_an_error_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="max_payload"):
         penstock.Server(max_payload=0)
 

@@ -1,4 +1,4 @@
-"""What peers say can not forge log lines or show secrets, and a log that takes nothing holds nobody up."""
+"""What peers say can not forge log lines or show secrets, and a log that takes nothing delays no client."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_secret_that_is_no_string_or_cut_off_is_not_shown(connect: bytes, tmp_
 
 @contextmanager
 def unread(directory: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server whose stderr is a pipe that nobody reads, and its port."""
+    """A server whose stderr is a pipe without a reader, and its port."""
     directory.mkdir(exist_ok=True)
     command = [
         *command_of("penstock"),
@@ -116,13 +116,13 @@ def unread(directory: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[byte
             process.kill()
 
 
-def test_a_log_pipe_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_log_pipe_that_is_not_read_delays_no_client(tmp_path: Path) -> None:
     with unread(tmp_path, "-DV") as (process, port):
         client = RawNats(port)
         for _ in range(20):  # much more than a pipe and the queue behind it hold
             client.send(b"PUB x 1000\r\n" + b"a" * 1000 + b"\r\n" + b"PUB y 0\r\n\r\n" * 1000)
             client.flush()
-        RawNats(port).close()  # somebody new gets INFO
+        RawNats(port).close()  # a new client gets INFO
         client.close()
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
@@ -188,11 +188,11 @@ def test_an_interrupt_while_the_server_starts_ends_it_without_a_word(kind: str, 
         writer = opened_by_reader(pipe)
         process.send_signal(signal.SIGINT)
         try:
-            _, told = process.communicate(timeout=TIMEOUT_S)
+            _, output = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
         os.close(writer)
-    assert (told, process.returncode) == (b"", -signal.SIGINT)
+    assert (output, process.returncode) == (b"", -signal.SIGINT)
 
 
 def opened_by_reader(pipe: Path) -> int:

@@ -76,7 +76,6 @@ def test_a_stream_is_placed_on_the_only_server_there_is(kind: str, tmp_path: Pat
         ("ocsp_cache { type: none }", "checks no certificates by OCSP"),
         ("feature_flags { js_ack_fc_v2: true }", "ack subjects of the first form alone"),
         ("feature_flags { a: 1 }", 'error parsing feature flag "a": expected bool'),
-        ("default_js_domain { A: hub }", "for leaf nodes and MQTT"),
         ("jetstream { tpm { keys_file: a } }", "takes no keys from a TPM"),
         ("jetstream { max_concurrent_io: 3 }", "between 4 and 8192"),
         ("jetstream { meta_compact: -1 }", "Expected an absolute size"),

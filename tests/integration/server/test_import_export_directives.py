@@ -187,7 +187,7 @@ def test_what_the_official_server_takes_is_taken(conf: str, tmp_path: Path) -> N
     load(str(path))
 
 
-def test_accounts_made_in_python_are_held_against_each_other() -> None:
+def test_accounts_made_in_python_are_checked_with_each_other() -> None:
     entry = ServiceImport(account="A", subject="x")
     with pytest.raises(ConfigError, match="service import not authorized"):
         ServerOptions(accounts=(AccountOptions(name="A"), AccountOptions(name="B", imports=(entry,))))
@@ -197,9 +197,9 @@ def refused_alike(conf: str, tmp_path: Path, line: int | None, text: str = "") -
     """Both refuse it; ours in words the official server has, at this line."""
     path = tmp_path / "nats.conf"
     path.write_text(conf, encoding="utf-8")
-    told = official_verdict(path)
+    reported = official_verdict(path)
     with pytest.raises(ConfigError) as caught:
         load(str(path))
-    assert caught.value.message in told
-    assert text in told
+    assert caught.value.message in reported
+    assert text in reported
     assert line is None or caught.value.line == line

@@ -42,7 +42,7 @@ class Client:
         return data
 
 
-async def test_clients_are_told_and_closed_one_after_the_other() -> None:
+async def test_clients_are_notified_and_closed_one_after_the_other() -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -51,16 +51,16 @@ async def test_clients_are_told_and_closed_one_after_the_other() -> None:
 
     server = penstock.Server(lame_duck_duration_ns=LAME_DUCK_MIN_NS, lame_duck_grace_period_ns=28_500_000_000)
     async with server:
-        told, old = await Client.to(server, protocol=1), await Client.to(server)
-        await told.reader.readuntil(b"\r\n")  # the INFO behind its first PONG
+        reported, old = await Client.to(server, protocol=1), await Client.to(server)
+        await reported.reader.readuntil(b"\r\n")  # the INFO behind its first PONG
         server._info["ldm"] = True
         await lame_duck.leave(server.context, server.sessions, server.info_line, server.process_input, sleep)
-        assert b'"ldm":true' in await told.rest()
+        assert b'"ldm":true' in await reported.rest()
         assert await old.rest() == b""
     assert slept == [28.5, 0.75, 0.75]
 
 
-async def test_a_server_without_clients_stops_at_once_and_accepts_nobody() -> None:
+async def test_a_server_without_clients_stops_at_once_and_accepts_none() -> None:
     server = penstock.Server()
     await server.start()
     port = server.port

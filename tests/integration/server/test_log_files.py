@@ -1,4 +1,4 @@
-"""Where log lines go: files that are rotated, and syslog. Held against the official server."""
+"""Where log lines go: files that are rotated, and syslog. Compared with the official server."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_syslog_that_goes_and_comes_back_gets_later_lines(kind: str) -> None:
             reader.close()
             for _ in range(
                 3
-            ):  # the first of them may be lost: nobody has told yet that the other side is gone
+            ):  # the first of them may be lost: the close of the other side may not have arrived
                 say(writer, "ERR", "second")
             with syslog.accept()[0] as again:
                 assert again.recv(65536).endswith(b": second\n")
@@ -118,7 +118,7 @@ def test_a_local_syslog_is_named_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "reported"),
     [
         ("ftp://h:1", 'invalid network type "ftp"'),
         ("localhost:514", "invalid network type"),
@@ -126,8 +126,8 @@ def test_a_local_syslog_is_named_by_its_path(tmp_path: Path) -> None:
         ("tcp://h:x", "Port could not be cast"),
     ],
 )
-def test_a_syslog_address_that_is_none_is_refused(url: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_a_syslog_address_that_is_none_is_refused(url: str, reported: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reported)):
         syslog_address(url)
 
 
@@ -321,8 +321,8 @@ def test_a_full_disk_loses_lines_and_says_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     log.log.info("after")
     log.close()
-    told = [line.split("] ", 1)[1] for line in path.read_text().splitlines()]
-    assert told == [
+    reported = [line.split("] ", 1)[1] for line in path.read_text().splitlines()]
+    assert reported == [
         "[INF] before",
         "[WRN] 2 log lines were lost: they could not be written",
         "[INF] after",

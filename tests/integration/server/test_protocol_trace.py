@@ -1,4 +1,4 @@
-"""Protocol lines in the log, held against the official server's."""
+"""Protocol lines in the log, compared with the official server's."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Reloading:
         return self.embedded.server.options
 
     def change(self, **settings: object) -> bool:
-        """Reloads with these options changed; the log starts anew."""
+        """Reloads with these options changed; the log starts again."""
         return self.load(lambda: replace(self.options, **settings))  # type: ignore[arg-type]
 
     def load(self, load: Callable[[], ServerOptions]) -> bool:
@@ -206,7 +206,7 @@ def test_a_shorter_write_deadline_binds_a_receiver_that_is_behind(reloading: Mak
         wait_until(lambda: server.embedded.server.sessions.totals.slow_consumers == 1, "the slow consumer")
 
 
-def test_clients_are_told_a_new_address(reloading: Make) -> None:
+def test_clients_receive_a_new_address(reloading: Make) -> None:
     server = reloading()
     with Wire(server.port) as wire:
         wire.connect(protocol=1)
@@ -443,7 +443,7 @@ def test_every_option_that_differs_is_seen() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broken_file_is_told_with_its_place_and_changes_nothing(kind: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_with_its_place_and_changes_nothing(kind: str, tmp_path: Path) -> None:
     """The official server tells the same place."""
     with served(kind, tmp_path, "max_payload: 100\n") as server:
         (tmp_path / "nats.conf").write_text("max_payload: 200\nauthorization {\n  colour: 1\n}\n")
@@ -485,10 +485,10 @@ def test_hangup_reads_the_file_again_and_flags_still_win(tmp_path: Path) -> None
         config.write_text(f'log_file: "{second}"\nmax_payload: 200\nport: 2\ndebug: true\n')
         subprocess.run([*command, "--signal", f"reload={process.pid}"], check=True)
         wait_until(lambda: second.exists() and "configuration\n" in second.read_text(), "the reload")
-        told = second.read_text()
-        assert "[INF] Reloaded: max_payload = 200\n" in told
-        assert f"[INF] Reloaded: log_file = {second}\n" in told
-        assert "[INF] Reloaded: debug = True\n" in told
+        reported = second.read_text()
+        assert "[INF] Reloaded: max_payload = 200\n" in reported
+        assert f"[INF] Reloaded: log_file = {second}\n" in reported
+        assert "[INF] Reloaded: debug = True\n" in reported
         config.write_text("{")
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: "[ERR] Failed to reload" in second.read_text(), "the refusal")

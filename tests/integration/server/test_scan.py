@@ -24,8 +24,8 @@ def test_no_input_of_a_random_share_holds_up_or_stops_the_server() -> None:
     seed = time.time_ns() % 1_000_000
     print(f"seed {seed}")
     set_aside()
-    told: list[str] = []
-    scanner = Scanner(SETUPS, bound_ms(), told.append)
+    reported: list[str] = []
+    scanner = Scanner(SETUPS, bound_ms(), reported.append)
     try:
         count = random_share(all_probes(), SHARE_S, seed, scanner.run)
     finally:
@@ -35,4 +35,4 @@ def test_no_input_of_a_random_share_holds_up_or_stops_the_server() -> None:
     for kind, (ms, shape) in scanner.longest.items():
         print(f"{kind}: {ms:.1f} ms: {shape}")
     assert count > 20
-    assert not told, f"seed {seed}: " + "\n".join(told)
+    assert not reported, f"seed {seed}: " + "\n".join(reported)

@@ -110,7 +110,7 @@ def test_an_address_in_a_file_is_bound_before_the_server_is_imported(tmp_path: P
     )
 
 
-def test_a_port_in_use_is_told_after_what_is_wrong_with_the_options(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_after_what_is_wrong_with_the_options(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = subprocess.run(

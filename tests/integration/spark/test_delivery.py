@@ -1,4 +1,4 @@
-"""A task's rows on their way into a stream, without a JVM: every step may be its last, then it runs again.
+"""A task's rows from Spark into a stream, without a JVM: every step may be its last, then it runs again.
 
 Each delivery is broken off at every write and after it, by a lost connection and by the task's death; then
 the task is run again, within the duplicate window and after it. The stream must hold every row once."""
@@ -188,7 +188,7 @@ def test_without_a_ledger_the_window_is_all_there_is(feed: Feed) -> None:
     assert target.rows() == wanted()
 
 
-def test_ids_of_the_users_tell_duplicates_whoever_writes(feed: Feed) -> None:
+def test_ids_of_the_users_tell_duplicates_of_any_writer(feed: Feed) -> None:
     target = Target(feed, "fast")
     options = target.options(messageId="{key}-{data}")
     write_rows(options, IDENTITY, batches())

@@ -35,13 +35,13 @@ ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs/guide-spark.md"
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
 PRINTED_PORT = 4222
-# What Spark writes. The JVM's folder is that of its start, so these are told to it in full.
+# What Spark writes. The JVM's folder is that of its start, so these paths are absolute.
 WRITTEN = ("archive", "checkpoint")
 TIMEOUT_S = 60.0
 
 
 class Reader:
-    """Somebody who does what the guide says. `said` is what the commands since the last look have printed."""
+    """A user who does what the guide says. `said` is what the commands since the last look have printed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -127,7 +127,7 @@ def test_a_batch_read_has_every_row_once_whatever_is_killed(
             strike(kind, server, chance)
             rows = reading.result(TIMEOUT_S)
         check([(row.seq, row.data) for row in rows], STORED)
-    # Few kills may hit nobody, many may not.
+    # A few kills may hit no task, many may not.
     assert KILLS < MANY or failed_tasks(spark) > 0
 
 

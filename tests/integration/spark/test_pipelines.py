@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("spark.pipelines", "cli.pipelines")]
 # What does not depend on the server is tried on one.
-OURS = pytest.mark.parametrize("feed", ["penstock"], indirect=True)
+OURS = pytest.mark.parametrize("server_kind", ["penstock"], indirect=True)
 
 _names = (f"PIPE{n}" for n in itertools.count())
 
@@ -219,6 +219,7 @@ def test_statistics_count_rates_subjects_gaps_and_latencies(spark: SparkSession,
     assert latencies.p50 > 8e11
 
 
+@OURS
 def test_pairs_are_joined_once_out_of_order_and_what_is_too_late_is_counted(
     spark: SparkSession, origin: Origin, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import errors, testing
-from penstock.spark.arrow import record_batch
+from penstock.protocol.arrow_columns import record_batch
 from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.range_sessions import sequence_at_time, stream_bounds
 from penstock.spark.reader import RangeReader
@@ -173,7 +173,7 @@ def test_a_purged_start_is_a_loss_or_is_passed_over_as_the_option_says(
     assert sequences(reader(strict)) == list(range(21, 51))
 
 
-def test_a_stream_made_anew_is_not_the_one_that_was_planned(feed: Feed) -> None:
+def test_a_recreated_stream_is_not_the_one_that_was_planned(feed: Feed) -> None:
     feed.create("ANEW", ["anew"])
     feed.publish([("anew", b"old")] * 5)
     strict = options_for(feed.port, "ANEW")
@@ -196,7 +196,7 @@ def test_headers_are_read_with_all_their_values(feed: Feed, stream: str, access:
     assert (second["headers"], second["data"]) == ([], b"without")
 
 
-def test_payloads_nobody_wants_are_not_sent(feed: Feed, stream: str) -> None:
+def test_payloads_that_no_column_needs_are_not_sent(feed: Feed, stream: str) -> None:
     feed.publish([(f"{stream}.x", b"p" * 1000)] * 10)
     options = options_for(feed.port, stream)
     source = RangeReader(options, whole(options), ["seq", "subject"])

@@ -18,7 +18,7 @@ from tests.support.spark import Feed, spark_environment
 from tests.support.spark_copy import DELIVERIES, make_copy
 from tests.support.spark_kills import kills_wanted
 
-pytestmark = pytest.mark.feature("spark.recovery")
+pytestmark = [pytest.mark.spark, pytest.mark.feature("spark.recovery")]
 
 ROOT = Path(__file__).parents[3]
 KILLS = kills_wanted(1)

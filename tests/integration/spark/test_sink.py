@@ -118,7 +118,7 @@ def test_a_streaming_query_run_again_from_an_older_checkpoint_doubles_nothing(
     assert sink.numbers() == list(range(600))
 
 
-def test_what_spark_can_not_write_is_told(sink: Sink) -> None:
+def test_what_spark_can_not_write_is_an_error(sink: Sink) -> None:
     frame = numbered(sink.spark, 10, 1)
     with pytest.raises(Exception, match="mode overwrite would have to empty the stream"):
         frame.write.format("jetstream").options(**sink.options("publish")).mode("overwrite").save()

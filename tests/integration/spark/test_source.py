@@ -12,6 +12,8 @@ import pytest
 from tests.support.spark import Feed
 
 pytestmark = pytest.mark.feature("spark.read")
+# What does not depend on the server is tried on one.
+OURS = pytest.mark.parametrize("server_kind", ["penstock"], indirect=True)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,6 +148,7 @@ def test_several_streams_are_one_table(source: Source, feed: Feed, stream: str) 
     feed.api("STREAM.DELETE.SECOND")
 
 
+@OURS
 def test_mistakes_are_named(source: Source, feed: Feed, stream: str) -> None:
     feed.publish(numbered(stream, 1, 3))
     assert "did you mean 'subject'" in refusal(lambda: source.batch(stream, subjct="x").collect())
@@ -201,6 +204,7 @@ def test_pushed_filters_give_the_rows_that_spark_would_keep(
     assert "spark.sql.python.filterPushdown.enabled" in refused
 
 
+@OURS
 def test_registering_lets_filters_be_pushed(
     spark: SparkSession, source: Source, feed: Feed, stream: str
 ) -> None:
@@ -220,6 +224,7 @@ def plan_of(frame: DataFrame) -> str:
     return text
 
 
+@OURS
 def test_json_payloads_become_columns(source: Source, spark: SparkSession, feed: Feed, stream: str) -> None:
     good = [b'{"id":%d,"name":"n%d","tags":["a"],"at":"2026-01-31T12:00:00Z"}' % (i, i) for i in range(1, 41)]
     feed.publish([(f"{stream}.x", text) for text in [*good, b'{"id":', b""]])
@@ -331,7 +336,7 @@ def test_a_query_whose_messages_were_lost_fails_unless_told_otherwise(
     assert source.written(tmp_path) == [*range(1, 31), *range(41, 61)]
 
 
-def test_a_stream_made_anew_under_a_checkpoint_is_noticed(source: Source, feed: Feed, tmp_path: Path) -> None:
+def test_a_stream_recreated_under_a_checkpoint_is_noticed(source: Source, feed: Feed, tmp_path: Path) -> None:
     feed.create("AGAIN", ["again"])
     feed.publish([("again", b"old")] * 5)
     source.available_now(source.stream("AGAIN"), tmp_path)

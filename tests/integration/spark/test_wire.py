@@ -148,7 +148,7 @@ def test_silence_is_a_timeout_and_the_connection_stays_usable() -> None:
         assert connection.request("quick", b"") == b"in time"
 
 
-def test_a_closed_connection_is_told_as_such() -> None:
+def test_a_closed_connection_is_an_error_of_its_own() -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         peer.request()
@@ -169,7 +169,7 @@ def test_a_closed_connection_is_told_as_such() -> None:
         (b"'maximum connections exceeded'", errors.ServerRefusedError),
     ],
 )
-def test_a_refused_connect_is_told_by_its_kind(text: bytes, kind: type[errors.ClientError]) -> None:
+def test_a_refused_connect_raises_by_its_kind(text: bytes, kind: type[errors.ClientError]) -> None:
     def script(peer: Peer) -> None:
         peer.send(INFO)
         peer.line()
@@ -236,7 +236,7 @@ def test_tls_is_spoken_when_asked_for_or_required(asked: dict[str, str]) -> None
             assert connection.request("q", b"") == b"secret"
 
 
-def test_a_certificate_nobody_vouches_for_is_refused() -> None:
+def test_a_certificate_of_no_known_authority_is_refused() -> None:
     def script(peer: Peer) -> None:
         peer.send(INFO.replace(b"}", b',"tls_required":true}'))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -2,6 +2,7 @@
 
 import mmap
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ KINDS = (
     "skip",
     "park",
     "unpark",
+    "reset",
 )
 steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 50)), min_size=10, max_size=80)
 # Truncation is not in the journal: a snapshot follows it.
@@ -95,7 +97,7 @@ class Pair:
             last = max(0, model.delivered[1] - n % 4)
             state.truncate(last)
             model.truncate(last)
-            self.next = min(self.next, last + 1)
+            self.next = min(self.next, model.delivered[1] + 1)
         elif what == "park" and model.policy == AckPolicy.ACK_EXPLICIT:
             state.park(self.next)
             model.park(self.next)
@@ -111,6 +113,12 @@ class Pair:
                 assert not state.drop(seq)
                 model.parked.remove(seq)
                 model.move_floor()
+        elif what == "reset":
+            seq = max(1, self.next + n % 9 - 5)
+            start = seq if n % 2 else 0
+            state.reset(seq, start)
+            model.reset(seq, start)
+            self.next = seq
         elif what == "skip":
             state.skip(self.next + n)
             model.skip(self.next + n)
@@ -122,6 +130,7 @@ class Pair:
         assert [state.delivered_consumer, state.delivered_stream] == model.delivered
         assert [state.ack_floor_consumer, state.ack_floor_stream] == model.floor
         held = [(s, e.cseq, e.ts, e.deliveries) for s, e in model.pending.items()]
+        assert (state.resets, state.since, state.start_seq) == (model.resets, model.since, model.start_seq)
         assert state.pending() == sorted(held + [(s, 0, 0, 0) for s in model.parked])
         assert state.num_parked == len(model.parked)
         assert state.num_pending == len(model.pending)
@@ -143,7 +152,7 @@ def test_ack_state_does_what_its_model_does(
 ) -> None:
     pair = Pair(policy, start, waits, max_deliver)
     for what, n in plan:
-        if policy != AckPolicy.ACK_NONE or what in ("new", "gap", "ack", "skip"):
+        if policy != AckPolicy.ACK_NONE or what in ("new", "gap", "ack", "skip", "reset"):
             pair.step(what, n)
 
 
@@ -155,7 +164,7 @@ def test_replaying_the_journal_on_a_snapshot_gives_the_same_state_at_every_cut(
     pair = Pair(policy, 1, [30 * MS], 2)
     snapshot, journal = pair.state.snapshot(), []
     for i, (what, n) in enumerate(plan):
-        if policy == AckPolicy.ACK_NONE and what not in ("new", "gap", "ack", "skip"):
+        if policy == AckPolicy.ACK_NONE and what not in ("new", "gap", "ack", "skip", "reset"):
             continue
         pair.step(what, n)
         if i == snapshot_at:
@@ -255,6 +264,9 @@ def test_a_given_up_message_blocks_no_floor_and_counts_as_redelivered_until_acke
         b"D\x01",
         b"T\x00",
         b"Z\x01",
+        b"F\x00\x00",
+        b"F\x05\x06",
+        b"F\x05",
         b"D\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
         b"R\x09",
         b"A\x01\x7f",
@@ -273,3 +285,72 @@ def test_a_cut_off_snapshot_is_refused(cut: int) -> None:
     whole = state.snapshot()
     with pytest.raises(ValueError, match="consumer snapshot"):
         AckState(AckPolicy.ACK_EXPLICIT).restore(whole[:cut])
+
+
+@pytest.mark.parametrize("cut", [20, 49, 50, 73, 74, 101])
+def test_a_cut_off_snapshot_of_a_state_that_was_reset_is_refused(cut: int) -> None:
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    state.reset(2)
+    state.delivered(3, 4)
+    whole = state.snapshot()
+    assert len(whole) == 102
+    with pytest.raises(ValueError, match="consumer snapshot"):
+        AckState(AckPolicy.ACK_EXPLICIT).restore(whole[:cut])
+
+
+def test_a_snapshot_of_a_version_without_resets_is_read_and_written_as_before() -> None:
+    numbers = (7, 12, 5, 10, 1, 1, 11, 6, 400, 3, 9, 2)
+    old = bytes((1, AckPolicy.ACK_EXPLICIT)) + struct.pack("<6QQQqIQI", *numbers)
+    state = AckState(AckPolicy.ACK_EXPLICIT, 4)
+    state.restore(old)
+    assert (state.delivered_consumer, state.delivered_stream) == (7, 12)
+    assert (state.ack_floor_consumer, state.ack_floor_stream) == (5, 10)
+    assert (state.pending(), state.given_up()) == ([(11, 6, 400, 3)], [(9, 2)])
+    assert (state.resets, state.since, state.start_seq) == (0, 0, 4)
+    assert state.snapshot() == old
+
+
+def test_a_state_that_was_reset_beyond_the_end_of_its_stream_stays_there() -> None:
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    state.reset(8, 8)
+    state.truncate(3)
+    assert (state.delivered_stream, state.since) == (7, 8)
+    state.delivered(8, 1)
+    state.truncate(3)
+    assert (state.delivered_stream, state.pending()) == (7, [])
+
+
+def test_a_state_that_was_reset_within_its_stream_follows_the_end() -> None:
+    state = AckState(AckPolicy.ACK_EXPLICIT, 6)
+    state.reset(8)
+    state.truncate(3)
+    assert (state.delivered_stream, state.ack_floor_stream, state.since) == (3, 3, 4)
+
+
+@pytest.mark.parametrize("is_acked", [False, True])
+def test_a_sequence_that_is_used_again_has_no_old_place_in_the_queue(is_acked: bool) -> None:
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    state.set_waits([MS])
+    for seq in (1, 2, 3):
+        state.delivered(seq, 0)
+    assert state.expire(10**12)[0] == 3
+    if is_acked:
+        assert state.acked(3)
+    state.truncate(2)
+    for seq in (3, 1, 2):
+        state.delivered(seq, 10**12)
+    assert state.expire(2 * 10**12)[0] == 3
+    assert state.peek_queued() == 1
+
+
+def test_changes_are_there_until_the_journal_is_taken() -> None:
+    state = AckState(AckPolicy.ACK_EXPLICIT)
+    assert not state.has_changes
+    state.delivered(1, 5)
+    assert state.has_changes
+    state.take_journal()
+    assert not state.has_changes
+    state.acked(1)
+    assert state.has_changes
+    state.snapshot()
+    assert not state.has_changes

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.kernels.consumer.pump import Pump
-from penstock.kernels.ingest.storing import InterestState
+from penstock.kernels.ingest.storing import InterestState, SettledRuns
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from tests.reference.interest_state import ConsumerModel, NeedsModel
@@ -105,7 +105,11 @@ class NeedsMachine(RuleBasedStateMachine):
         self.settle(name, settled)
 
     def settle(self, name: str, settled: set[int]) -> None:
-        self.interest_state.settle(self.pumps[name])
+        runs = self.interest_state.settled(self.pumps[name])
+        if runs is not None:
+            again = SettledRuns.decode(runs.encode())
+            assert again.items() == runs.items()
+            again.remove_from(self.log)
         self.model.settle(settled)
 
     @precondition(lambda self: getattr(self, "pumps", None))
@@ -129,8 +133,13 @@ class NeedsMachine(RuleBasedStateMachine):
     def review(self) -> None:
         before = len(self.model.log.live)
         self.model.review()
-        assert self.interest_state.review() == before - len(self.model.log.live)
-        assert self.interest_state.review() == 0
+        assert self.remove_unneeded() == before - len(self.model.log.live)
+        assert self.remove_unneeded() == 0
+
+    def remove_unneeded(self) -> int:
+        runs, seq = self.interest_state.unneeded()
+        assert seq == 0
+        return runs.remove_from(self.log)
 
     @rule(work=st.integers(1, 1000))
     def review_in_parts(self, work: int) -> None:
@@ -138,8 +147,8 @@ class NeedsMachine(RuleBasedStateMachine):
         self.model.review()
         gone, seq, parts = 0, 1, 0
         while seq:
-            more, seq = self.interest_state.review_part(seq, work)
-            gone += more
+            runs, seq = self.interest_state.unneeded(seq, work)
+            gone += runs.remove_from(self.log)
             parts += 1
         assert gone == before - len(self.model.log.live)
         assert parts <= before + 1
@@ -157,7 +166,7 @@ TestNeeds.settings = settings(max_examples=examples(150), stateful_step_count=40
 
 
 @given(st.lists(st.integers(1, 30), max_size=30, unique=True))
-def test_what_was_settled_is_told_in_runs(acks: list[int]) -> None:
+def test_what_was_settled_is_reported_in_runs(acks: list[int]) -> None:
     state = AckState(AckPolicy.ACK_EXPLICIT)
     for seq in range(1, 31):
         state.delivered(seq, 1)
@@ -183,11 +192,88 @@ def test_the_gone_messages_of_a_consumer_that_others_share_do_not_count_as_remov
     for seq in (3, 1):
         pump.state.acked(seq)
     before = log.removals
-    assert interest_state.settle(pump) == 2
-    assert (log.removals, log.messages, interest_state.retired) == (before, 8, 2)
+    runs = interest_state.settled(pump)
+    assert runs is not None and runs.items() == [(3, 3), (1, 1)]
+    assert runs.remove_from(log) == 2
+    assert (log.removals, log.messages, interest_state.settled(pump)) == (before, 8, None)
 
 
-def test_while_somebody_is_missing_nothing_goes() -> None:
+def test_a_review_finds_one_run_across_removed_messages() -> None:
+    log = StreamLog()
+    for _ in range(10):
+        log.append(b"s.a", b"", b"", 1)
+    pump = pump_of(log, AckPolicy.ACK_EXPLICIT, [], 9)
+    interest_state = InterestState(log)
+    interest_state.add(pump, 9)
+    for seq in range(1, 9):
+        pump.state.skip(8)
+        if seq in (2, 3, 6):
+            log.remove(seq)
+    runs, seq = interest_state.unneeded()
+    assert (runs.items(), seq) == ([(1, 8)], 0)
+    assert (runs.remove_from(log), log.messages) == (5, 2)
+
+
+def test_the_messages_of_a_consumer_on_another_server_are_stored_and_stay() -> None:
+    log = StreamLog()
+    interest_state = InterestState(log)
+    interest_state.expect("x", [b"s.a"])
+    interest_state.expect("y", [])
+    assert interest_state.wants(b"t")
+    interest_state.forget("y")
+    interest_state.forget("y")
+    interest_state.expect("x", [b"s.b"])
+    assert (interest_state.wants(b"t"), interest_state.wants(b"s.a"), interest_state.wants(b"s.b")) == (
+        False,
+        False,
+        True,
+    )
+
+
+RUNS = st.lists(st.tuples(st.integers(1, 2**63 - 1), st.integers(0, 2**62)), max_size=20)
+
+
+@given(RUNS)
+def test_settled_runs_come_back_from_their_encoding(runs: list[tuple[int, int]]) -> None:
+    given = SettledRuns()
+    for first, more in runs:
+        given.append(first, min(first + more, 2**63 - 1))
+    assert SettledRuns.decode(b"head" + given.encode(), 4).items() == given.items()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x02",
+        b"\x80",
+        b"\x02\x80",
+        b"\x00\x00",  # sequence 0
+        b"\x01\x00",  # sequence -1
+        b"\xfe" + b"\xff" * 8 + b"\x01\x01",  # beyond 63 bits
+        b"\x02" + b"\xff" * 9 + b"\x01",
+        b"\x02" + b"\xff" * 10 + b"\x01",
+    ],
+)
+def test_malformed_runs_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="settled messages"):
+        SettledRuns.decode(data)
+
+
+@given(st.binary(max_size=40))
+def test_whatever_the_runs_only_messages_of_the_log_are_removed(data: bytes) -> None:
+    log = StreamLog()
+    for _ in range(5):
+        log.append(b"s.a", b"", b"", 1)
+    try:
+        runs = SettledRuns.decode(data)
+    except ValueError:
+        return
+    named = {seq for seq in range(1, 6) for first, last in runs.items() if first <= seq <= last}
+    assert runs.remove_from(log) == len(named)
+    assert {seq for seq in range(1, 6) if log.load(seq)} == set(range(1, 6)) - named
+
+
+def test_while_a_consumer_is_missing_nothing_goes() -> None:
     log = StreamLog()
     log.append(b"s.a", b"", b"", 1)
     interest_state = InterestState(log)
@@ -195,11 +281,9 @@ def test_while_somebody_is_missing_nothing_goes() -> None:
     pump = pump_of(log, AckPolicy.ACK_NONE, [])
     interest_state.add(pump)
     pump.state.delivered(1, 1)
-    assert (interest_state.settle(pump), interest_state.review(), interest_state.wants(b"anything")) == (
-        0,
-        0,
-        True,
-    )
+    assert interest_state.settled(pump) is None
+    assert interest_state.unneeded()[0].items() == []
+    assert interest_state.wants(b"anything")
 
 
 @pytest.mark.parametrize("skip", [[1, 4], []])
@@ -211,6 +295,6 @@ def test_messages_that_last_per_subject_passes_over_are_not_needed(skip: list[in
     pump = pump_of(log, AckPolicy.ACK_EXPLICIT, [b"s.>"])
     pump.start_with(skip, 4)
     interest_state.add(pump)
-    interest_state.review()
+    interest_state.unneeded()[0].remove_from(log)
     expected = [1, 4, 5] if skip else [1, 2, 3, 4, 5]
     assert [seq for seq in range(6) if log.load(seq)] == expected

@@ -149,3 +149,12 @@ def test_a_longer_window_finds_no_id_that_a_shorter_one_excluded() -> None:
     ids.resize(10, 10)
     ids.resize(100, 10)
     assert [ids.find(b"%d" % n, 10) for n in (0, 9_999, 10_000, 19_999)] == [0, 0, 10_001, 20_000]
+
+
+def test_the_entries_are_listed_in_the_order_of_their_times() -> None:
+    ids = MessageIds(10)
+    assert ids.items() == []
+    for seq, msg_id in enumerate([b"b", b"a", b"long" * 30], 1):
+        ids.add(msg_id, seq, seq)
+    ids.prune(11)
+    assert ids.items() == [(b"a", 2, 2), (b"long" * 30, 3, 3)]

@@ -152,10 +152,10 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(budget=st.integers(1, 12))
     def deliver(self, budget: int) -> None:
         expected = self.model.from_seq(self.delivered_to)
-        told = [(seq, len(expected) - 1 - i) for i, seq in enumerate(expected)]
-        assert self.receiver.run(budget) == told[:budget]
-        if told:
-            self.delivered_to = max(self.delivered_to, told[:budget][-1][0] + 1)
+        reported = [(seq, len(expected) - 1 - i) for i, seq in enumerate(expected)]
+        assert self.receiver.run(budget) == reported[:budget]
+        if reported:
+            self.delivered_to = max(self.delivered_to, reported[:budget][-1][0] + 1)
 
     @rule(data=st.data(), filters=st.sampled_from(FILTERS))
     def refilter(self, data: st.DataObject, filters: list[bytes]) -> None:
@@ -282,7 +282,7 @@ def test_memory_goes_back_when_everything_is_delivered() -> None:
     assert cursor.following
 
 
-def test_a_consumer_that_ended_is_told_no_more() -> None:
+def test_a_consumer_that_ended_is_notified_no_more() -> None:
     log, _ = filled(10, 100)
     receivers = [Receiver(log, [b"wide.%d.*" % (i % 10)], 1) for i in range(40)]
     for receiver in receivers:
@@ -295,16 +295,16 @@ def test_a_consumer_that_ended_is_told_no_more() -> None:
 
 @given(st.lists(st.integers(0, 39), max_size=60), st.integers(0, 40))
 @settings(max_examples=examples(50))
-def test_many_filters_hear_what_few_do(news: list[int], others: int) -> None:
+def test_many_filters_hear_what_few_do(chosen: list[int], others: int) -> None:
     """Up to sixteen filters are compared one by one, more are looked up."""
     log = StreamLog()
     receivers = [Receiver(log, [b"s.%d" % i, b"s.%d.>" % i, b"*.%d" % i], 1) for i in range(others + 1)]
     for receiver in receivers:
         assert receiver.run(10) == []
-    for n in news:
+    for n in chosen:
         log.append(b"s.%d" % n, b"", b"", 1)
     for i, receiver in enumerate(receivers):
-        expected = [seq for seq, n in enumerate(news, 1) if n == i]
+        expected = [seq for seq, n in enumerate(chosen, 1) if n == i]
         assert receiver.pump.num_pending == len(expected)
         assert [seq for seq, _ in receiver.run(100)] == expected
 

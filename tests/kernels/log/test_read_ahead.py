@@ -82,7 +82,7 @@ def test_ranges_are_the_files_bytes_with_zeros_after_their_ends(
         assert LocalDisk().read_ranges(files).take() == read(files)
 
 
-def test_what_nobody_takes_leaves_no_file_open(numbers: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
+def test_what_is_never_taken_leaves_no_file_open(numbers: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
     name, files = numbers
     before = open_files()
     for _ in range(50):

@@ -59,7 +59,7 @@ class Receiver:
 
 
 class RecordReadsMachine(RuleBasedStateMachine):
-    """A stream on disk; a consumer with filters and one of listed messages. Between their turns blocks leave
+    """A stream on disk; a consumer with filters and one of listed messages. Between their reads blocks leave
     memory."""
 
     @initialize(
@@ -313,7 +313,7 @@ def test_where_the_disk_refuses_a_piece_the_block_is_read_and_says_what_is_lost(
     assert disk.mapped == len(log.block_list()) - 1 and log.lost == 0
 
 
-def test_a_rewritten_file_is_looked_at_anew() -> None:
+def test_a_rewritten_file_is_looked_at_again() -> None:
     """Compressed since it was read last."""
     disk = CountingDisk()
     stream = filled(disk, 100)

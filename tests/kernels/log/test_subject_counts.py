@@ -35,10 +35,10 @@ def test_rows_are_those_of_the_model_in_order_however_small_the_pieces(count: in
         counts = SubjectCounts(log, wanted)
         expected = sorted(model.subjects(wanted).items())
         assert sorted(counts.rows(0, len(counts))) == expected
-        turns = 0
+        slices = 0
         while not counts.sort(work):
-            turns += 1
-            if turns % 97 == 1 and count < 1000:
+            slices += 1
+            if slices % 97 == 1 and count < 1000:
                 assert sorted(counts.rows(0, len(counts))) == expected  # each at some place
         assert counts.rows(0, len(counts)) == expected
         assert counts.rows(3, 7) == expected[3:7] and counts.rows(len(expected), 1 << 40) == []

@@ -15,7 +15,7 @@ LAST_TOKENS = ["a", "b", "c", "", "a.b", "a.", "*", ">"]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_subjects_that_share_all_but_the_last_token_are_told_apart(seed: int) -> None:
+def test_subjects_that_share_all_but_the_last_token_are_distinct(seed: int) -> None:
     rng = random.Random(seed)
     index, expected, subs = SubscriptionIndex(), model.IndexModel(), {}
     for step in range(400):
@@ -49,7 +49,7 @@ def test_replies_of_one_requester_are_answered_without_another_walk() -> None:
     assert index.num_walks == walks
 
 
-def test_a_subject_too_long_to_be_remembered_is_looked_up_anew() -> None:
+def test_a_subject_too_long_to_be_remembered_is_looked_up_each_time() -> None:
     index = SubscriptionIndex()
     index.insert(SinkSubscription(Sink(), b"long.>"))
     for size in (95, 99, 100, 200, 5000):

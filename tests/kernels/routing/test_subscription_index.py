@@ -191,7 +191,7 @@ def test_a_large_index_with_more_subjects_than_the_cache_holds_stays_right() -> 
             pair.check(rng.choice(known[:50] if i % 4 == 2 else known))
 
 
-def test_a_result_does_not_change_under_whoever_holds_it() -> None:
+def test_a_result_does_not_change_while_it_is_referenced() -> None:
     index = SubscriptionIndex()
     sink = Sink()
     first, second = SinkSubscription(sink, b"a.*"), SinkSubscription(sink, b"a.b")
@@ -231,7 +231,7 @@ def test_results_of_several_filters_are_cached_and_inbox_churn_leaves_them_there
     assert len(index.match(b"orders.new").plain) == 3
 
 
-def test_whoever_waits_for_interest_or_its_end_is_called_after_each_change() -> None:
+def test_watchers_of_interest_and_its_end_are_called_after_each_change() -> None:
     index = SubscriptionIndex()
     seen: list[tuple[str, SinkSubscription, bool]] = []
     index.call_after(
@@ -278,7 +278,7 @@ class Owned(Sink):
         self.index: SubscriptionIndex | None = None
 
 
-def test_the_index_lets_go_of_removed_subscriptions_even_when_they_were_cached() -> None:
+def test_the_index_releases_removed_subscriptions_even_when_they_were_cached() -> None:
     index = SubscriptionIndex()
     sink = Owned()
     gone = weakref.ref(sink)

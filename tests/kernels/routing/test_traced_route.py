@@ -76,7 +76,7 @@ def test_a_traced_message_reaches_whom_the_model_says(
         check_receivers(got, *expected.publish(account, subject))
 
 
-def test_an_account_that_closes_in_between_is_told() -> None:
+def test_an_account_that_closes_in_between_is_reported() -> None:
     index = Accounts(Own("X")).by_name["X"].index
     sink = ClientSink(DirtyList())
     index.insert(SinkSubscription(sink, b"a", b"", b"1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.kernels.spark.columns import ColumnBuilder, Event
 from penstock.kernels.wire.frames import FrameParser
-from penstock.spark.arrow import record_batch
+from penstock.protocol.arrow_columns import record_batch
 from tests.reference.columns import ColumnsModel, Frame, Row, parse_headers
 
 pytestmark = pytest.mark.feature("spark.read")
@@ -213,6 +214,67 @@ def test_a_direct_gets_frames_become_the_rows_of_the_model_wherever_the_wire_is_
 ) -> None:
     for cuts in (1, 7, 1 << 20):
         check(frames, start, end, rows_max, cuts, direct=True)
+
+
+@given(consumer_frames(), st.integers(0, 4), st.integers(4, 30), st.integers(1, 5), st.integers(1, 4))
+def test_messages_that_the_client_received_become_the_rows_of_the_model(
+    frames: list[Frame], start: int, end: int, rows_max: int, chunk: int
+) -> None:
+    frames = [frame for frame in frames if frame.sid == b"7"]
+    model = ColumnsModel(b"7", direct=False, next_seq=start, end_seq=end)
+    wanted = next((what for frame in frames if (what := model.take(frame)) != "row"), "")
+    wanted = "end" if not wanted and model.next_seq >= end else wanted
+    builder = ColumnBuilder(COLUMNS, sid=b"", rows_max=rows_max)
+    builder.restart(start, end)
+    run = Run(builder)
+    messages = [(7, one.subject, one.reply or None, one.header or None, one.payload) for one in frames]
+    event = Event.EVENT_NEED_MORE
+    for first in range(0, max(len(messages), 1), chunk):
+        part, at = messages[first : first + chunk], 0
+        while True:
+            found, at = builder.extend(part, at)
+            event = Event(found)
+            if event != Event.EVENT_FULL:
+                break
+            run.take()
+        if event != Event.EVENT_NEED_MORE:
+            break
+    run.take()
+    names = {Event.EVENT_NEED_MORE: "", Event.EVENT_ERROR: "status"}
+    assert names.get(event, event.name.removeprefix("EVENT_").lower()) == wanted
+    assert run.rows == model.rows
+    assert builder.next_seq == model.next_seq
+
+
+def test_deliveries_in_any_order_become_rows_where_order_is_not_asked_for() -> None:
+    builder = ColumnBuilder(COLUMNS, sid=b"")
+    messages: list[tuple[int, bytes, bytes | None, bytes | None, bytes]] = [
+        (7, b"s", ack_subject(5, 9, 1_000, 3), None, b"x"),
+        (7, b"s", ack_subject(2, 4, 1_000, 3), None, b"x"),
+        (7, b"s", b"reply", None, b""),
+    ]
+    assert builder.extend(messages, ordered=False) == (Event.EVENT_ERROR, 2)
+    run = Run(builder)
+    run.take()
+    assert [row.seq for row in run.rows] == [5, 2]
+
+
+def test_what_is_no_message_of_the_client_is_refused_and_the_rows_before_it_stay() -> None:
+    builder = ColumnBuilder(COLUMNS, sid=b"")
+    builder.restart(1, 100)
+    ack = ack_subject(1, 1, 1_000, 0)
+    wrong: list[Any] = [
+        (7, "s", ack, None, b""),
+        (7,),
+        b"x",
+        (7, b"s", ack, "h", b""),
+        (7, b"s", ack, None, 5),
+    ]
+    for one in wrong:
+        with pytest.raises((TypeError, ValueError)):
+            builder.extend([one])
+    assert builder.rows == 0
+    assert builder.extend([(7, b"s", ack, None, b"x")]) == (Event.EVENT_NEED_MORE, 1)
 
 
 def delivery(

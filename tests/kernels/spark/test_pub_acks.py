@@ -104,7 +104,7 @@ def test_what_is_no_plain_ack_is_handed_over(payload: bytes) -> None:
     assert not window.acknowledge(0, False, 5)
 
 
-def test_no_responders_and_a_broken_peer_are_told_apart() -> None:
+def test_no_responders_and_a_broken_peer_are_different_errors() -> None:
     window, parser = AckWindow(b"3", b"S", 4), FrameParser(4096, 1 << 20)
     window.sent(1)
     put(parser, b"HMSG _INBOX.a.0 3 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" + b"nonsense\r\n")
@@ -113,7 +113,7 @@ def test_no_responders_and_a_broken_peer_are_told_apart() -> None:
     assert window.feed(parser) == AckEvent.ACKS_ERROR
 
 
-def test_more_than_the_window_can_not_be_under_way() -> None:
+def test_more_than_the_window_can_not_be_in_flight() -> None:
     window = AckWindow(b"3", b"S", 4)
     window.sent(4)
     with pytest.raises(ValueError, match="1 more of 4, 4 are in flight"):

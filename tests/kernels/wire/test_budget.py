@@ -1,11 +1,13 @@
-"""The budget of a turn: large reads in parts, turns in order, and the same results as without one.
+"""The budget of an iteration: large reads in parts, parts in order, and the same results as without one.
 
 Time is a count: each frame costs what the test says, and nothing else takes any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +52,7 @@ class Harness:
         self.index = SubscriptionIndex()
         self.served: list[tuple[str, bytes]] = []
         self.cost_ns = REQUEST_NS
+        self.on_served: Callable[[], object] = lambda: None
         self.clients: dict[int, Client] = {}
         self.index.insert(SinkSubscription(ServiceSink(self._serve), b">"))
 
@@ -58,13 +61,14 @@ class Harness:
     ) -> None:
         self.now_ns += self.cost_ns
         self.served.append((self.clients[id(origin)].name, payload))
+        self.on_served()
 
     def _end(self) -> None:
         self.trigger.begin()
         self.trigger.done()
         self.trigger.flush()
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         due, self.soon[:] = self.soon[:], []
         for callback in due:
             callback()
@@ -122,13 +126,15 @@ def harness() -> Harness:
     return Harness()
 
 
-def test_a_large_read_is_worked_on_in_parts_of_the_long_budget_where_nobody_waits(harness: Harness) -> None:
+def test_a_large_read_is_worked_on_in_parts_of_the_long_budget_where_no_client_waits(
+    harness: Harness,
+) -> None:
     client = Client(harness, "a")
     client.read(REQUEST * 5 * A_LONG_PART)
     assert (len(harness.served), client.ingress.waiting) == (A_LONG_PART, True)
-    for turn in range(2, 6):
-        harness.turn()
-        assert len(harness.served) == A_LONG_PART * turn
+    for iteration in range(2, 6):
+        harness.iterate()
+        assert len(harness.served) == A_LONG_PART * iteration
     assert not client.ingress.waiting
 
 
@@ -137,10 +143,10 @@ def test_parts_are_short_while_a_connection_with_little_to_do_is_there(harness: 
     client = Client(harness, "a")
     client.read(REQUEST * 100)
     assert len(harness.served) - 1 == A_SHORT_PART
-    harness.turn()
+    harness.iterate()
     assert len(harness.served) - 1 == 2 * A_SHORT_PART
     harness.now_ns += CROWD_NS
-    harness.turn()
+    harness.iterate()
     assert len(harness.served) - 1 == 100, "it has left: parts are long again"
 
 
@@ -151,9 +157,9 @@ def test_requests_that_were_taken_ahead_together_are_served_no_further_than_the_
     harness.cost_ns = SHORT_NS
     client = Client(harness, "a")
     client.read(REQUEST * 20)
-    for turn in range(1, 20):
-        assert harness.count("a") == turn
-        harness.turn()
+    for iteration in range(1, 20):
+        assert harness.count("a") == iteration
+        harness.iterate()
     assert [payload for name, payload in harness.served if name == "a"] == [b"x"] * 20
 
 
@@ -163,12 +169,12 @@ def test_connections_that_wait_have_their_turns_in_order_and_share_its_budget(ha
     for client in clients:
         client.read(REQUEST * 15)
     harness.served.clear()
-    turns = []
+    served = []
     for _ in range(6):
         before = len(harness.served)
-        harness.turn()
-        turns.append("".join(name for name, _ in harness.served[before:]))
-    assert turns == ["a" * 5, "b" * 5, "c" * 5, "a" * 5, "b" * 5, "c" * 5]
+        harness.iterate()
+        served.append("".join(name for name, _ in harness.served[before:]))
+    assert served == ["a" * 5, "b" * 5, "c" * 5, "a" * 5, "b" * 5, "c" * 5]
 
 
 def test_one_with_little_to_do_is_served_as_it_is_read_and_answered_at_once(harness: Harness) -> None:
@@ -180,17 +186,27 @@ def test_one_with_little_to_do_is_served_as_it_is_read_and_answered_at_once(harn
     bystander.sink.write(b"unflushed")
     bystander.read(PING)
     assert (harness.flushes, bystander.sink.take()) == (1, b"")
+    while flood.ingress.waiting:
+        harness.iterate()
+    harness.trigger.schedule()  # so that the end of this tick is due later
+    bystander.sink.write(b"unflushed")
+    bystander.read(PING)
+    assert harness.flushes == 2, "the flood's socket would be read first"
+    harness.now_ns += CROWD_NS + LONG_NS
+    bystander.sink.write(b"flushed at the end of the tick")
+    bystander.read(PING)
+    assert harness.flushes == 2
 
 
 def test_what_one_with_much_reads_waits_while_others_with_little_are_there(harness: Harness) -> None:
     harness.crowd()
     client = Client(harness, "a")
     client.read(REQUEST * 10)
-    harness.turn()
+    harness.iterate()
     assert (harness.count("a"), client.ingress.waiting) == (10, False)
     client.read(REQUEST)
     assert (harness.count("a"), client.ingress.waiting) == (10, True)
-    harness.turn()
+    harness.iterate()
     assert (harness.count("a"), client.ingress.waiting) == (11, False)
 
 
@@ -205,16 +221,16 @@ def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(har
     client.read(REQUEST * 1000)
     assert room() > whole // 2, "no other connection is active"
     while harness.soon:
-        harness.turn()
+        harness.iterate()
     harness.crowd()
     client.read(REQUEST * 1000)
     while harness.soon:
-        harness.turn()
+        harness.iterate()
     assert room() == CROWDED_SMALL_READ
     harness.crowd()
     client.read(b"PUB a 2048\r\n%s\r\n" % bytes(2048) * 7)
     while harness.soon:
-        harness.turn()
+        harness.iterate()
     assert room() == CROWDED_READ
     harness.now_ns += 2 * HEAVY_NS
     client.read(REQUEST)
@@ -225,13 +241,110 @@ def test_what_many_clients_begin_with_leaves_long_parts_to_a_flood_soon_after(ha
     flood = Client(harness, "a")
     flood.read(REQUEST * 1000)
     while harness.soon:
-        harness.turn()
+        harness.iterate()
     harness.crowd()
     harness.now_ns += CROWD_NS
     assert not harness.budget.crowded
     before = harness.count("a")
     flood.read(REQUEST * 1000)
     assert harness.count("a") - before == A_LONG_PART
+
+
+class Flood:
+    """A client that has more to send than a part takes, and the other end of its socket."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.ours, self.theirs = socket.socketpair()
+        self.client = Client(harness, "a")
+        harness.crowd()
+        self.client.read(REQUEST * 1000)
+        while harness.soon:
+            harness.iterate()
+        harness.served.clear()
+        self.sent = 0
+        self.data = b"".join(b"PUB a 6\r\n%06d\r\n" % number for number in range(10_000))
+
+    def requests(self, size: int) -> bytes:
+        """The next requests, that many bytes: the last one is incomplete."""
+        self.sent += size
+        return self.data[self.sent - size : self.sent]
+
+    def fill_a_read(self) -> None:
+        """The event loop reads as much as it may, and more waits in the socket."""
+        self.harness.crowd()
+        with self.client.ingress.parser.get_buffer() as room:
+            size = len(room)
+            room[:] = self.requests(size)
+        self.client.ingress.received(size)
+        assert self.client.ingress.waiting
+        self.client.ingress.socket = self.ours.fileno()
+
+    def end(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def flood(harness: Harness) -> Iterator[Flood]:
+    flood = Flood(harness)
+    yield flood
+    flood.end()
+
+
+def test_one_with_much_reads_its_socket_between_its_parts_while_others_with_little_are_there(
+    harness: Harness, flood: Flood
+) -> None:
+    flood.fill_a_read()
+    flood.theirs.send(flood.requests(3 * CROWDED_SMALL_READ))
+    reads = []
+    while flood.client.ingress.waiting:
+        harness.iterate()
+        reads.append(flood.client.ingress.read_bytes)
+        harness.crowd()
+    assert reads[-1] == CROWDED_SMALL_READ
+    assert flood.sent == 4 * CROWDED_SMALL_READ
+    payloads = [payload for name, payload in harness.served if name == "a"]
+    assert payloads == [b"%06d" % number for number in range(flood.sent // 17)]
+    assert flood.client.waits - 1 >= 3, "reading stays paused"
+
+
+@pytest.mark.parametrize("why", ["it ended", "nothing came", "no crowd", "held", "closed"])
+def test_the_loop_reads_again_when_others_have_left_or_the_socket_has_nothing(
+    harness: Harness, flood: Flood, why: str
+) -> None:
+    flood.fill_a_read()
+    ingress = flood.client.ingress
+    if why == "it ended":
+        flood.theirs.close()
+    elif why != "nothing came":
+        flood.theirs.send(flood.requests(1000))
+    before = flood.sent if why in ("it ended", "nothing came") else flood.sent - 1000
+    if why == "no crowd":
+        harness.now_ns += CROWD_NS
+
+    def on_served() -> None:
+        if harness.count("a") == before // 17:
+            ingress.held, flood.client.sink.closed = why == "held", why == "closed"
+
+    harness.on_served = on_served
+    while harness.soon:
+        harness.iterate()
+    assert (harness.count("a"), ingress.waiting, ingress.is_broken) == (before // 17, False, False)
+    if flood.sent != before:
+        assert len(flood.ours.recv(2000, socket.MSG_PEEK)) == 1000, "they stay in the socket"
+
+
+def test_a_socket_that_has_failed_is_noted(harness: Harness, flood: Flood) -> None:
+    flood.fill_a_read()
+    reading, writing = os.pipe()  # no socket: recv() fails
+    flood.client.ingress.socket = reading
+    while flood.client.ingress.waiting:
+        harness.iterate()
+        harness.crowd()
+    os.close(reading)
+    os.close(writing)
+    assert flood.client.ingress.is_broken
 
 
 def test_a_message_larger_than_such_a_read_arrives_whole(harness: Harness) -> None:
@@ -246,7 +359,7 @@ def test_a_message_larger_than_such_a_read_arrives_whole(harness: Harness) -> No
         client.ingress.received(n)
         data = data[n:]
         while harness.soon:
-            harness.turn()
+            harness.iterate()
     assert harness.count("a") == 1001
     assert harness.served[-1] == ("a", payload)
 
@@ -257,7 +370,7 @@ def test_what_is_read_while_the_rest_waits_comes_behind_it(harness: Harness) -> 
     client.read(b"".join(b"PUB a 2\r\n%02d\r\n" % n for n in range(20)))
     client.read(b"".join(b"PUB a 2\r\n%02d\r\n" % n for n in range(20, 40)) + PING)
     while harness.soon:
-        harness.turn()
+        harness.iterate()
     assert [payload for name, payload in harness.served if name == "a"] == [
         b"%02d" % n for n in range(40)
     ] + [b"op %d" % OP_PING]
@@ -275,7 +388,7 @@ def test_control_frames_are_worked_on_in_parts_too(harness: Harness) -> None:
     client.ingress.on_control = slow
     client.read(PING * 3)
     assert len(client.stops) == 1
-    harness.turn()
+    harness.iterate()
     assert len(client.stops) == 2
 
 
@@ -288,7 +401,7 @@ def test_reads_that_fill_the_buffer_one_after_the_other_are_one_part(harness: Ha
     for number in range(1, 5):
         client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
         assert client.ingress.waiting == (number == 4)
-    harness.turn()
+    harness.iterate()
     assert not client.ingress.waiting
     client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
     assert not client.ingress.waiting, "a new part"
@@ -329,22 +442,22 @@ def test_what_raises_in_its_turn_takes_no_turn_from_others() -> None:
     assert (served, soon, budget.waiting) == (["b"], [], 0)
 
 
-def test_whoever_asks_again_within_its_turn_comes_in_the_next_one() -> None:
+def test_what_asks_again_within_its_turn_comes_in_the_next_one() -> None:
     soon: list[Callable[[], object]] = []
     budget = LoopBudget(soon.append, lambda: 1)
-    turns: list[str] = []
+    served: list[str] = []
 
     def again(name: str) -> None:
-        turns.append(name)
-        if len(turns) < 6:
+        served.append(name)
+        if len(served) < 6:
             budget.wait(lambda: again(name))
 
     budget.wait(lambda: again("a"))
     budget.wait(lambda: again("b"))
     soon.pop()()
-    assert turns == ["a", "b"]
+    assert served == ["a", "b"]
     soon.pop()()
-    assert turns == ["a", "b"] * 2
+    assert served == ["a", "b"] * 2
 
 
 costs = st.sampled_from([1, SHORT_NS // 3, SHORT_NS, LONG_NS // 2, LONG_NS])
@@ -356,7 +469,7 @@ costs = st.sampled_from([1, SHORT_NS // 3, SHORT_NS, LONG_NS // 2, LONG_NS])
             st.tuples(st.just("wait"), st.sampled_from("abcd"), costs, st.integers(0, 3)),
             st.tuples(st.just("light")),
             st.tuples(st.just("pass"), st.sampled_from([1, CROWD_NS // 2, CROWD_NS])),
-            st.tuples(st.just("turn")),
+            st.tuples(st.just("iteration")),
         ),
         max_size=60,
     )
@@ -387,14 +500,14 @@ def test_turns_are_those_of_the_model(script: list[tuple[Any, ...]]) -> None:
                 harness.now_ns += arguments[0]
                 model.now_ns += arguments[0]
             case _:
-                harness.turn()
-                model.turn()
+                harness.iterate()
+                model.iterate()
         assert (served, harness.now_ns) == (model.served, model.now_ns)
         assert harness.budget.waiting == len(model.queue)
         assert len(harness.soon) <= 1
     while harness.soon:
-        harness.turn()
-        model.turn()
+        harness.iterate()
+        model.iterate()
     assert served == model.served
     assert model.queue == []
 
@@ -443,9 +556,9 @@ def budgeted(reads: list[bytes], cost_ns: int, crowded: bool) -> tuple[list[tupl
     client = Client(harness, "a")
     for data in reads:
         client.read(data)
-        harness.turn()
+        harness.iterate()
     while harness.soon:
-        harness.turn()
+        harness.iterate()
     return harness.served, client.broken
 
 

@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 from penstock.kernels.routing import grammar
 from penstock.kernels.routing import subscription_index as subjects
 from penstock.kernels.wire import dispatch, frames, output, sinks
-from penstock.kernels.wire.output import OutBuffer, encode_unsub
+from penstock.kernels.wire.output import (
+    OutBuffer,
+    PublishBuffer,
+    encode_appends,
+    encode_known_pub,
+    encode_pub,
+    encode_unsub,
+)
 
 
 def test_the_kernels_in_use_are_the_compiled_ones() -> None:
@@ -63,3 +70,35 @@ def test_numbers_are_written_in_decimal(n: int) -> None:
     out = OutBuffer()
     encode_unsub(out, b"1", n)
     assert out.take() == b"UNSUB 1 %d\r\n" % n
+
+
+blocks = st.none() | st.just(b"NATS/1.0\r\nA: b\r\n\r\n")
+
+
+@given(st.lists(st.tuples(blocks, st.binary(max_size=30))), st.lists(st.binary(max_size=30)), st.booleans())
+def test_a_publish_buffer_counts_the_messages_that_were_encoded(
+    messages: list[tuple[bytes | None, bytes]], batch: list[bytes], staged: bool
+) -> None:
+    out = PublishBuffer()
+    encode_unsub(out, b"1")
+    for header, payload in messages:
+        encode_pub(out, b"a", None, header, payload)
+        out.clear()
+    encode_appends(out, b"a", b"prefix", 1, batch, 0, len(batch), 1000, staged)
+    assert out.messages == len(messages) + len(batch)
+    sizes = [len(header or b"") + len(payload) for header, payload in messages]
+    assert out.message_bytes == sum(sizes) + sum(map(len, batch))
+
+
+def test_a_plain_publish_is_that_of_encode_pub_or_writes_nothing() -> None:
+    out, same = PublishBuffer(), PublishBuffer()
+    subjects = {"a.b": b"a.b", "\udce9": b"\xe9"}
+    for subject, payload in [("a.b", b""), ("a.b", b"x" * 10), ("\udce9", b"1")]:
+        encode_pub(same, subjects[subject], None, None, payload)
+        assert encode_known_pub(out, subjects, subject, payload, 10) == same.size == out.size
+    refused: list[tuple[str, object]] = [
+        ("a.c", b"1"), ("a.b", b"x" * 11), ("a.b", "text"), ("a.b", bytearray(b"1")), ("a.b", None),
+    ]  # fmt: skip
+    for subject, other in refused:
+        assert encode_known_pub(out, subjects, subject, other, 10) == -1
+    assert (out.messages, out.message_bytes, out.take()) == (3, 11, same.take())

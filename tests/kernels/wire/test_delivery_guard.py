@@ -51,7 +51,7 @@ def test_a_queue_group_passes_over_a_guarded_member() -> None:
     assert (guarded.out_msgs, free.out_msgs) == (0, 20)
 
 
-def test_a_guard_is_told_replies_of_what_is_delivered_only() -> None:
+def test_a_guard_receives_replies_of_what_is_delivered_only() -> None:
     index = SubscriptionIndex()
     sink = receiver(index)
     replies: list[bytes] = []

@@ -185,7 +185,7 @@ def test_a_closed_sink_stops_its_ingress(server: Server) -> None:
 # --- what the publisher hears
 
 
-def test_a_request_nobody_answers_gets_503_and_it_is_no_delivery(server: Server) -> None:
+def test_a_request_without_responders_gets_503_and_it_is_no_delivery(server: Server) -> None:
     a = server.connect()
     sub = a.subscribe(b"_INBOX.x.*", b"4", max_msgs=1)
     server.connect().subscribe(b"_INBOX.x.*", b"5")
@@ -432,7 +432,7 @@ def test_what_a_service_raises_costs_its_message_and_nothing_else(
     noted_faults.clear()
 
 
-def test_a_publish_that_raises_on_its_way_is_answered_with_500_and_the_next_one_follows(
+def test_a_publish_that_raises_is_answered_with_500_and_the_next_one_follows(
     server: Server, noted_faults: list[BaseException]
 ) -> None:
     def decide(subject: bytes) -> tuple[bytes, bool]:

@@ -340,6 +340,8 @@ def test_a_batch_holds_all_messages_up_to_another_frame(
         parser.feed(piece)
         got += parser.next_batch()
     assert got == batch
+    assert parser.messages == len(batch)
+    assert parser.message_bytes == sum(len(raw[3] or b"") + len(raw[4]) for raw in batch)
     assert parser.stopped_op == (OP_PING if ping else OP_NEED_MORE)
     if ping:
         frame = parser.next_frame()

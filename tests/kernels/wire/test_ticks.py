@@ -1,4 +1,4 @@
-"""When the end of a tick runs: with the loop's next turn, or within a read that comes alone."""
+"""When the end of a tick runs: in the loop's next iteration, or within a read that comes alone."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Harness:
         if self.flushed:  # a read that ends the tick itself calls `end` only for engines
             self.note(False)
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         due = self.soon[:]
         self.soon.clear()
         for callback in due:
@@ -88,7 +88,7 @@ steps = st.one_of(
         st.booleans(),
     ),
     st.tuples(st.just("reads alone"), st.integers(1, 2 * AT_ONCE_MAX)),
-    st.tuples(st.just("turn")),
+    st.tuples(st.just("iteration")),
 )
 
 
@@ -101,7 +101,7 @@ def test_ends_of_ticks_come_when_the_model_says(script: list[tuple[object, ...]]
                 case "read":
                     each.read(arguments[0], engines=arguments[1])  # type: ignore[arg-type]
                 case "read alone":
-                    each.turn()
+                    each.iterate()
                     each.read(arguments[0], engines=arguments[1])  # type: ignore[arg-type]
                 case "large read":
                     marked, engines, n, messages, full = arguments
@@ -109,26 +109,26 @@ def test_ends_of_ticks_come_when_the_model_says(script: list[tuple[object, ...]]
                 case "reads alone":
                     for _ in range(arguments[0]):  # type: ignore[call-overload]
                         each.read([0], engines=False)
-                        each.turn()
+                        each.iterate()
                 case "mark":
                     each.mark(arguments[0])  # type: ignore[arg-type]
                 case "schedule":
                     (harness.trigger if each is harness else model).schedule()
                 case _:
-                    each.turn()
+                    each.iterate()
         assert harness.ends == model.ends
         assert harness.trigger.scheduled == model.scheduled == bool(harness.soon)
         assert len(harness.soon) <= 1
         assert harness.trigger.at_once == model.at_once
         assert harness.trigger.engines_due == model.engines_due
-    harness.turn()
+    harness.iterate()
     assert len(harness.trigger.dirty_sinks) == 0, "nothing that was marked is left behind"
 
 
 def test_reads_that_come_together_are_covered_by_one_end() -> None:
     harness = Harness()
     harness.read([0], engines=False)
-    harness.turn()
+    harness.iterate()
     assert harness.trigger.at_once == AT_ONCE_MAX
     for _ in range(AT_ONCE_MAX):
         harness.read([0], engines=False)
@@ -137,7 +137,7 @@ def test_reads_that_come_together_are_covered_by_one_end() -> None:
     for sink in range(SINKS):
         harness.read([sink, 0], engines=True)
     assert harness.ends == []
-    harness.turn()
+    harness.iterate()
     assert harness.ends == [(True, (0, 1, 2))]
     assert harness.trigger.at_once == 0, "reads came together: the next one waits too"
 
@@ -145,7 +145,7 @@ def test_reads_that_come_together_are_covered_by_one_end() -> None:
 def test_a_read_that_filled_its_buffer_is_not_alone_and_a_large_tick_ends_within_it() -> None:
     harness = Harness()
     harness.read([0], engines=False)
-    harness.turn()
+    harness.iterate()
     assert harness.trigger.at_once == AT_ONCE_MAX
     harness.ends.clear()
     harness.read([0], engines=True, n=WORK_MAX // 2, full=True)
@@ -154,7 +154,7 @@ def test_a_read_that_filled_its_buffer_is_not_alone_and_a_large_tick_ends_within
     assert harness.ends == [(True, (0, 1))]
     harness.read([2], engines=True, n=100)
     assert len(harness.soon) == 1
-    harness.turn()
+    harness.iterate()
     assert harness.ends == [(True, (0, 1)), (True, (2,))]
 
 
@@ -169,7 +169,7 @@ def test_reads_without_work_for_engines_are_flushed_together_however_large() -> 
     for sink in range(SINKS):
         harness.read([sink], engines=False, n=WORK_MAX, full=True)
     assert harness.ends == []
-    harness.turn()
+    harness.iterate()
     assert harness.ends == [(False, (0, 1, 2))]
 
 
@@ -181,14 +181,14 @@ def test_what_engines_mark_is_flushed_by_the_same_end_and_schedules_none() -> No
     harness.trigger.done()
     harness.trigger.flush()
     assert harness.flushed == [0]
-    harness.turn()
+    harness.iterate()
     assert harness.soon == []
 
 
 def test_what_a_read_that_failed_has_marked_still_gets_its_end() -> None:
     harness = Harness()
     harness.read([0], engines=False)
-    harness.turn()
+    harness.iterate()
     harness.ends.clear()
 
     def fail() -> None:
@@ -198,7 +198,7 @@ def test_what_a_read_that_failed_has_marked_still_gets_its_end() -> None:
     with pytest.raises(ValueError, match="no"):
         harness.trigger.read(fail)
     assert harness.ends == []
-    harness.turn()
+    harness.iterate()
     assert harness.ends == [(False, (1,))]
 
 
@@ -228,7 +228,7 @@ def test_a_connection_tells_how_much_its_reads_bring_and_whether_they_fill_its_b
 
     read(publish * (WORK_MAX // MESSAGE_WORK + 1))
     assert harness.ends == [(True, ())], "much work ends the tick that was scheduled"
-    harness.turn()
+    harness.iterate()
     assert harness.trigger.at_once == AT_ONCE_MAX
     harness.ends.clear()
     read(publish)

@@ -10,7 +10,7 @@ import pytest
 from penstock.cli import flags, signals
 from penstock.cli.flag_options import options_of
 from penstock.errors import ConfigError
-from penstock.server.config.server_options import ServerOptions
+from penstock.server.config.server_options import ClusterOptions, ServerOptions
 
 pytestmark = pytest.mark.feature("cli.serve")
 
@@ -69,26 +69,52 @@ def test_two_words_are_flags_without_a_dash(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
-        (("--routes", "nats://h:1"), "--routes needs clusters"),
-        (("--cluster", "nats://h:1"), "--cluster_listen needs clusters"),
-        (("--cluster_listen=nats://h:-1",), "--cluster_listen needs clusters"),
+        (("--routes", "nats://h:1"), "solicited routes require cluster capabilities, e.g. --cluster"),
+        (("--cluster", "nats://h"), 'could not parse cluster url "nats://h"'),
+        (("--cluster", "nats://h:1", "--routes", "nats://h"), 'error parsing routes url "nats://h"'),
+        (("--cluster", "nats://h:1", "-js"), "jetstream and cluster exclude each other"),
         (("--profile", "6060"), "no profiling port"),
         (("-r", "ftp://h:1"), "invalid network type"),
         (("-ms", "8443"), "TLS cert and key required for HTTPS"),
         (("-ms", "1", "-m", "1"), "can't specify both HTTP (1) and HTTPs (1) ports"),
     ],
 )
-def test_what_this_server_does_not_have_is_refused(words: tuple[str, ...], told: str) -> None:
+def test_what_this_server_does_not_have_is_refused(words: tuple[str, ...], reported: str) -> None:
     with pytest.raises(ConfigError) as caught:
         options(*words)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_cluster_flags_that_open_nothing_pass() -> None:
     found = options("--cluster_name", "blue", "--no_advertise", "--connect_retries", "3", "--profile", "0")
-    assert found.cluster_name == "blue"
+    assert (found.cluster_name, found.cluster) == ("blue", None)
+
+
+def test_cluster_flags_make_a_member() -> None:
+    found = options(
+        "--cluster", "nats://r:p%40ss@[::1]:-1", "--routes", "nats://a:1, nats://u:p@b:2,nats://a:1",
+        "--no_advertise", "--cluster_advertise", "h:9", "--connect_retries", "3",
+    ).cluster  # fmt: skip
+    assert found == ClusterOptions(
+        host="::1",
+        port=-1,
+        user="r",
+        password="p@ss",
+        routes=("nats://a:1", "nats://u:p@b:2"),
+        no_advertise=True,
+        advertise="h:9",
+        connect_retries=3,
+    )
+
+
+def test_a_cluster_flag_replaces_the_configured_authorization(tmp_path: Path) -> None:
+    conf = tmp_path / "a.conf"
+    conf.write_text("cluster { port: 1, authorization { user: a, password: b }, pool_size: 5 }")
+    found = options("-c", str(conf), "--cluster", "nats://h:2").cluster
+    assert found == ClusterOptions(host="h", port=2, pool_size=5)
+    assert options("-c", str(conf), "--cluster", "").cluster is None
 
 
 # -- signals
@@ -126,7 +152,7 @@ def test_a_signal_without_a_process_goes_to_the_only_one(sent: list[tuple[int, s
 
 
 @pytest.mark.parametrize(
-    ("wanted", "program", "told"),
+    ("wanted", "program", "reported"),
     [
         ("nope=1", "one", 'unknown signal "nope"'),
         ("quit=1=2", "one", "invalid signal parameters"),
@@ -137,11 +163,11 @@ def test_a_signal_without_a_process_goes_to_the_only_one(sent: list[tuple[int, s
     ],
 )
 def test_a_signal_that_means_no_process_is_refused(
-    wanted: str, program: str, told: str, sent: list[tuple[int, str]]
+    wanted: str, program: str, reported: str, sent: list[tuple[int, str]]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         signals.send(wanted, program)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert sent == []
 
 

@@ -1,4 +1,4 @@
-"""Atomic batches in an engine: what each message is answered with, what is stored, what is told."""
+"""Atomic batches in an engine: the answer to each message, what is stored, the advisories."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.jetstream.engine import SharedState
 from penstock.jetstream.inflight import Inflight
-from penstock.jetstream.shared_state import SharedState
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
 from tests.support.engine import EngineHarness
@@ -45,7 +45,7 @@ class Atomic(EngineHarness):
         assert len(heard) == 1
         return json.loads(heard[0][2]) if heard[0][2] else None
 
-    def told(self) -> list[tuple[str, str]]:
+    def reported(self) -> list[tuple[str, str]]:
         """(batch, reason) of the advisories so far."""
         found = [json.loads(payload) for _, _, payload in self.advisories]
         for one in found:
@@ -77,7 +77,7 @@ def test_a_batch_is_staged_with_empty_acks_and_stored_by_its_commit() -> None:
     assert engine.payloads() == [b"1", b"2", b"3"] and engine.inflight == 0
     stored = engine.engine.streams["S"].log.load(3)
     assert stored is not None and headers.value_of(stored.header, headers.BATCH_COMMIT) == b"1"
-    assert engine.told() == []
+    assert engine.reported() == []
 
 
 @pytest.mark.feature("atomic.commit")
@@ -141,9 +141,9 @@ def test_a_gap_ends_the_batch_with_an_advisory() -> None:
     engine = Atomic()
     engine.put("b", 1)
     assert err_code(engine.put("b", 3)) == 10176
-    assert engine.told() == [("b", "incomplete")]
+    assert engine.reported() == [("b", "incomplete")]
     assert err_code(engine.put("b", 4, "1")) == 10176
-    assert engine.told() == [("b", "incomplete")]
+    assert engine.reported() == [("b", "incomplete")]
     assert engine.payloads() == []
 
 
@@ -152,7 +152,7 @@ def test_an_invalid_commit_ends_the_batch() -> None:
     engine = Atomic()
     engine.put("b", 1)
     assert err_code(engine.put("b", 2, "yes")) == 10200
-    assert err_code(engine.put("b", 2, "1")) == 10176 and engine.told() == []
+    assert err_code(engine.put("b", 2, "1")) == 10176 and engine.reported() == []
 
 
 @pytest.mark.feature("atomic.max-messages")
@@ -165,7 +165,7 @@ def test_a_batch_has_a_largest_size_which_its_end_does_not_count_for() -> None:
     assert answer["error"] == {
         "code": 400, "err_code": 10199, "description": "atomic publish batch is too large: 3",
     }  # fmt: skip
-    assert engine.told() == [("b", "large")]
+    assert engine.reported() == [("b", "large")]
     assert engine.put("c", 4, "eob")["count"] == 3
     assert err_code(engine.put("d", 4)) == 10199
 
@@ -211,9 +211,9 @@ def test_a_batch_is_abandoned_ten_seconds_after_its_last_message() -> None:
     engine.wait_until(engine.now + 9 * SECOND)
     engine.put("b", 2)
     engine.wait_until(engine.now + 10 * SECOND - 1)
-    assert engine.told() == []
+    assert engine.reported() == []
     engine.wait_until(engine.now + 1)
-    assert engine.told() == [("b", "timeout")] and engine.inflight == 0
+    assert engine.reported() == [("b", "timeout")] and engine.inflight == 0
     assert err_code(engine.put("b", 3)) == 10176
 
 
@@ -224,7 +224,7 @@ def test_no_message_is_taken_after_the_time_even_before_the_timer() -> None:
     engine.put("b", 1)
     engine.now += SECOND
     assert err_code(engine.put("b", 2)) == 10176
-    assert engine.told() == [("b", "timeout")]
+    assert engine.reported() == [("b", "timeout")]
 
 
 @pytest.mark.feature("atomic.checks-at-commit")
@@ -288,11 +288,11 @@ def test_one_refused_message_refuses_the_batch(
         assert answer["count"] == 2
     else:
         assert err_code(answer) == expected and engine.payloads() == []
-    assert engine.told() == [] and engine.inflight == 0
+    assert engine.reported() == [] and engine.inflight == 0
 
 
 @pytest.mark.feature("atomic.expected-last-seq")
-def test_a_later_expectation_is_told_the_sequence_it_should_have_expected() -> None:
+def test_the_error_of_a_later_expectation_has_the_sequence_it_should_have_expected() -> None:
     engine = Atomic()
     engine.put("b", 1)
     answer = engine.put("b", 2, "1", Nats_Expected_Last_Sequence="7")
@@ -321,7 +321,7 @@ def test_each_message_may_require_an_api_level() -> None:
     engine = Atomic()
     assert engine.put("b", 1, Nats_Required_Api_Level="2") is None
     assert err_code(engine.put("b", 2, Nats_Required_Api_Level="999")) == 10185
-    assert engine.told() == [("b", "unsupported")]
+    assert engine.reported() == [("b", "unsupported")]
     assert err_code(engine.put("b", 3, "1")) == 10176
     assert err_code(engine.put("c", 1, Nats_Required_Api_Level="x")) == 10185
     engine.put("d", 1, "1", Nats_Required_Api_Level="2")
@@ -427,9 +427,9 @@ def test_what_all_open_batches_hold_has_a_limit() -> None:
         assert engine.put("b", seq, subject="s." + "x" * 150) is None
     assert engine.put("c", 1) is None
     assert err_code(engine.put("c", 2, subject="s." + "x" * 150)) == 10210
-    assert engine.told() == [("c", "large")]
+    assert engine.reported() == [("c", "large")]
     assert err_code(engine.put("d", 1, subject="s." + "x" * 250)) == 10210
-    assert engine.told() == [("c", "large")] and engine.inflight == 1
+    assert engine.reported() == [("c", "large")] and engine.inflight == 1
     assert engine.put("b", 4, "1")["count"] == 4
     assert engine.engine.batches.inflight.staged.bytes == 0
     assert engine.put("c", 1, "1", subject="s." + "x" * 250)["count"] == 1
@@ -437,7 +437,7 @@ def test_what_all_open_batches_hold_has_a_limit() -> None:
 
 @pytest.mark.feature("atomic.commit-eob")
 @pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n\r\n"])
-def test_a_header_block_without_its_end_harms_nobody(end: bytes) -> None:
+def test_a_header_block_without_its_end_does_no_harm(end: bytes) -> None:
     """The mark of the last message goes where the block should have ended."""
     engine = Atomic()
     header = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: 1" + end
@@ -510,7 +510,7 @@ def test_batches_in_compiled_code_and_message_by_message_are_the_same(
         stored = [log.load(seq) for seq in range(log.first_seq, log.last_seq + 1)]
         content = [(m.seq, m.subject, m.header, m.payload, m.ts) for m in stored if m is not None]
         counts = (log.last_seq, log.bytes, stream.ids.last_id, engine.inflight)
-        outcomes.append((heard, again, engine.told(), content, counts))
+        outcomes.append((heard, again, engine.reported(), content, counts))
     assert outcomes[0] == outcomes[1]
 
 

@@ -169,7 +169,7 @@ def test_a_batch_that_rolls_up_its_stream_survives_a_restart(tmp_path: Path) -> 
 
 
 def test_one_damaged_message_of_a_batch_stored_long_ago_is_lost_alone(tmp_path: Path) -> None:
-    """In a block that was closed, even at its end: nobody was in the middle of writing it."""
+    """In a block that was closed, even at its end: no write of it was in progress."""
     store, js = opened(tmp_path, None, block_size=600)
     js.create("S", "s.>", allow_atomic=True)
     put_batch(js, "b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 
 pytestmark = pytest.mark.feature("consumer.api", "consumer.create-update")
 
@@ -12,7 +12,7 @@ TYPE = "io.nats.jetstream.api.v1."
 
 
 def test_the_same_configuration_again_is_no_error() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     first = bench.define("x", ack_policy="explicit", durable_name="x")
     again = bench.define("x", ack_policy="explicit", durable_name="x", action="create")
     assert first["type"] == again["type"] == TYPE + "consumer_create_response"
@@ -21,7 +21,7 @@ def test_the_same_configuration_again_is_no_error() -> None:
 
 
 def test_the_action_says_whether_it_may_exist() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     assert bench.define("x", action="update")["error"]["err_code"] == 10149
     bench.define("x", action="create")
     assert bench.define("x", action="create", description="other")["error"]["err_code"] == 10148
@@ -39,13 +39,13 @@ def test_the_action_says_whether_it_may_exist() -> None:
     ],
 )
 def test_subject_and_body_must_agree(subject: str, config: dict[str, object], err_code: int) -> None:
-    answer = ConsumerBench().api(f"CONSUMER.{subject}", {"stream_name": "S", "config": config})
+    answer = ConsumerHarness().api(f"CONSUMER.{subject}", {"stream_name": "S", "config": config})
     assert answer["error"]["err_code"] == err_code
     assert answer["type"] == TYPE + "consumer_create_response"
 
 
 def test_all_three_forms_make_a_consumer() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     made = [
         bench.api(f"CONSUMER.{subject}", {"stream_name": "S", "config": config})
         for subject, config in [
@@ -62,7 +62,7 @@ def test_all_three_forms_make_a_consumer() -> None:
 
 
 def test_a_request_for_another_stream_is_refused() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     body = {"stream_name": "T", "config": {"name": "x"}}
     assert bench.api("CONSUMER.CREATE.S.x", body)["error"]["err_code"] == 10056
     assert bench.api("CONSUMER.CREATE.T.x", body)["error"]["err_code"] == 10059
@@ -70,7 +70,7 @@ def test_a_request_for_another_stream_is_refused() -> None:
 
 
 def test_names_and_lists_come_in_pages() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     for i in range(300):
         bench.define(f"c{i:03d}", durable_name=f"c{i:03d}")
     page = bench.api("CONSUMER.LIST.S", {"offset": 250})
@@ -81,7 +81,7 @@ def test_names_and_lists_come_in_pages() -> None:
 
 
 def test_unknown_consumers_are_not_found() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     for request in ("INFO", "DELETE"):
         answer = bench.api(f"CONSUMER.{request}.S.nope")
         assert answer["error"]["err_code"] == 10014
@@ -89,7 +89,7 @@ def test_unknown_consumers_are_not_found() -> None:
 
 
 def test_a_stream_takes_as_many_consumers_as_it_says() -> None:
-    bench = ConsumerBench(stream={"max_consumers": 1})
+    bench = ConsumerHarness(stream={"max_consumers": 1})
     bench.define("a")
     assert bench.define("b")["error"]["err_code"] == 10026
     bench.api("CONSUMER.DELETE.S.a")
@@ -97,7 +97,7 @@ def test_a_stream_takes_as_many_consumers_as_it_says() -> None:
 
 
 def test_deleting_tells_waiting_pulls_and_forgets_the_consumer() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("x", durable_name="x")
     inbox = bench.pull("x", {"batch": 1, "expires": SECOND})
     assert bench.api("CONSUMER.DELETE.S.x") == {"type": TYPE + "consumer_delete_response", "success": True}
@@ -105,8 +105,8 @@ def test_deleting_tells_waiting_pulls_and_forgets_the_consumer() -> None:
     assert bench.restarted().api("CONSUMER.NAMES.S")["consumers"] == []
 
 
-def test_creating_and_deleting_are_announced_where_somebody_listens() -> None:
-    bench = ConsumerBench()
+def test_creating_and_deleting_are_announced_where_a_client_listens() -> None:
+    bench = ConsumerHarness()
     heard = bench.listen(b"$JS.EVENT.ADVISORY.CONSUMER.>")
     bench.define("x")
     bench.api("CONSUMER.DELETE.S.x")
@@ -117,7 +117,7 @@ def test_creating_and_deleting_are_announced_where_somebody_listens() -> None:
 
 
 def test_an_unused_ephemeral_goes_after_its_threshold_and_a_durable_stays() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.define("e", ack_policy="explicit")
     bench.define("d", ack_policy="explicit", durable_name="d")
     bench.pass_time(4 * SECOND)
@@ -130,7 +130,7 @@ def test_an_unused_ephemeral_goes_after_its_threshold_and_a_durable_stays() -> N
 
 def test_messages_that_may_still_be_acked_keep_an_unused_consumer() -> None:
     """Its user may work on them until their ack waits end."""
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.define("e", ack_policy="explicit", ack_wait=10 * SECOND)
     bench.store_messages("s.1", "s.2")
     bench.pull("e", {"batch": 2})
@@ -142,7 +142,7 @@ def test_messages_that_may_still_be_acked_keep_an_unused_consumer() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"-NAK", b"+WPI", b"no ack"])
 def test_what_comes_to_its_ack_subjects_starts_a_consumers_threshold_again(body: bytes) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.define("e", ack_policy="explicit", ack_wait=SECOND)
     bench.store_messages("s.1")
     (message,) = bench.pull("e", {"batch": 1}).take()
@@ -156,7 +156,7 @@ def test_what_comes_to_its_ack_subjects_starts_a_consumers_threshold_again(body:
 
 
 def test_a_durable_with_a_threshold_goes_as_well() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.define("d", ack_policy="explicit", durable_name="d", inactive_threshold=SECOND)
     bench.pass_time(SECOND)
     assert bench.api("CONSUMER.NAMES.S")["consumers"] == []

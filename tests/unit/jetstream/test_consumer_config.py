@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import ConsumerBench
+from tests.support.consumers import ConsumerHarness
 
 pytestmark = pytest.mark.feature("consumer.create-update")
 
@@ -61,7 +61,7 @@ pytestmark = pytest.mark.feature("consumer.create-update")
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(config: dict[str, Any], err_code: int) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     answer = bench.define("x", **{"ack_policy": "explicit", **config})
     assert answer["error"]["err_code"] == err_code
     assert bench.engine.streams["S"].consumers == {}
@@ -89,19 +89,19 @@ def test_a_configuration_that_makes_no_sense_is_refused(config: dict[str, Any], 
     ],
 )
 def test_what_is_left_open_gets_its_default(config: dict[str, Any], expected: dict[str, Any]) -> None:
-    answer = ConsumerBench().define("x", **{"ack_policy": "explicit", **config})
+    answer = ConsumerHarness().define("x", **{"ack_policy": "explicit", **config})
     assert {key: answer["config"].get(key) for key in expected} == expected
 
 
 def test_pedantic_requests_are_not_corrected() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     body = {"stream_name": "S", "config": {"name": "x", "max_ack_pending": -7}, "pedantic": True}
     assert bench.api("CONSUMER.CREATE.S.x", body)["error"]["err_code"] == 10157
 
 
 def test_limits_of_the_stream_bound_and_fill_in_the_consumers() -> None:
     limits = {"max_ack_pending": 50, "inactive_threshold": 10**9}
-    bench = ConsumerBench(stream={"consumer_limits": limits})
+    bench = ConsumerHarness(stream={"consumer_limits": limits})
     made = bench.define("x", ack_policy="explicit")["config"]
     assert (made["max_ack_pending"], made["inactive_threshold"]) == (50, 10**9)
     assert bench.define("y", ack_policy="explicit", max_ack_pending=51)["error"]["err_code"] == 10121
@@ -128,7 +128,7 @@ PUSH = {"ack_policy": "explicit", "durable_name": "x", "deliver_subject": "d", "
     ],
 )
 def test_what_may_not_change_stays(present: dict[str, Any], change: dict[str, Any], text: str) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     before = bench.define("x", **present)["config"]
     error = bench.define("x", **{**present, **change})["error"]
     assert (error["err_code"], error["description"]) == (10012, text)
@@ -136,7 +136,7 @@ def test_what_may_not_change_stays(present: dict[str, Any], change: dict[str, An
 
 
 def test_what_may_change_changes_and_is_kept() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.define("x", **PULL)
     change = {
         "ack_wait": 10**9,
@@ -154,11 +154,11 @@ def test_what_may_change_changes_and_is_kept() -> None:
     assert {**config, "metadata": {"k": config["metadata"]["k"]}}.items() >= change.items()
 
 
-def test_the_deliver_subject_moves_only_while_nobody_listens_there() -> None:
-    bench = ConsumerBench()
+def test_the_deliver_subject_moves_only_while_no_client_listens_there() -> None:
+    bench = ConsumerHarness()
     bench.define("x", **PUSH)
     bench.listen(b"d")
     assert bench.define("x", **{**PUSH, "deliver_subject": "e"})["error"]["err_code"] == 10013
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.define("x", **PUSH)
     assert bench.define("x", **{**PUSH, "deliver_subject": "e"})["config"]["deliver_subject"] == "e"

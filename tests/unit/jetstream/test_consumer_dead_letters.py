@@ -9,28 +9,28 @@ import pytest
 
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
-from tests.support.consumers import SECOND, ConsumerBench, Inbox
+from tests.support.consumers import SECOND, ConsumerHarness, Inbox
 
 pytestmark = pytest.mark.feature("consumer.dead-letters")
 
 METADATA = {"penstock.dead_letter": "dead.orders"}
 
 
-def bench_with_dead_stream(**config: Any) -> ConsumerBench:
-    bench = ConsumerBench()
+def bench_with_dead_stream(**config: Any) -> ConsumerHarness:
+    bench = ConsumerHarness()
     bench.request("$JS.API.STREAM.CREATE.DEAD", {"name": "DEAD", "subjects": ["dead.>"]})
     bench.consumer("c", **{"max_deliver": 2, "ack_wait": SECOND, "metadata": METADATA, **config})
     return bench
 
 
-def dead(bench: ConsumerBench) -> list[Any]:
+def dead(bench: ConsumerHarness) -> list[Any]:
     for _ in range(4):
         bench.tick()
     log = bench.engine.streams["DEAD"].log
     return [log.load(seq) for seq in range(1, log.last_seq + 1)]
 
 
-def deliver_until_given_up(bench: ConsumerBench) -> None:
+def deliver_until_given_up(bench: ConsumerHarness) -> None:
     for _ in range(2):
         bench.pull("c", {"batch": 10, "no_wait": True})
         bench.pass_time(1100 * 1_000_000)

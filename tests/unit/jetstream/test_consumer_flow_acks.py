@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernels.wire.dispatch import publish
-from tests.support.consumers import SECOND, ConsumerBench, Inbox
+from tests.support.consumers import SECOND, ConsumerHarness, Inbox
 
 pytestmark = pytest.mark.feature("consumer.ack-flow-control")
 
 
-def answer(bench: ConsumerBench, subject: bytes, stream_seq: int = 0, consumer_seq: int = 0) -> None:
+def answer(bench: ConsumerHarness, subject: bytes, stream_seq: int = 0, consumer_seq: int = 0) -> None:
     """One answer to flow control; with what was stored, if anything was."""
     lines = f"Nats-Last-Consumer: {consumer_seq}\r\nNats-Last-Stream: {stream_seq}\r\n"
     header = f"NATS/1.0\r\n{lines}\r\n".encode() if stream_seq else b""
@@ -29,12 +29,12 @@ def asked(inbox: Inbox) -> tuple[list[int], list[bytes]]:
     return seqs, requests
 
 
-def flowing(bench: ConsumerBench, **config: object) -> None:
+def flowing(bench: ConsumerHarness, **config: object) -> None:
     bench.consumer("x", ack_policy="flow_control", deliver_subject="d", durable_name="x", **config)
 
 
 def test_it_requires_api_level_4_and_has_its_heartbeat() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     flowing(bench)
     config = bench.info("x")["config"]
     assert config["metadata"]["_nats.req.level"] == "4"
@@ -43,7 +43,7 @@ def test_it_requires_api_level_4_and_has_its_heartbeat() -> None:
 
 
 def test_the_end_of_the_stream_asks_with_a_heartbeat_and_a_full_window_at_once() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     flowing(bench, max_ack_pending=3)
     bench.store_messages(*["s.1"] * 4)
@@ -57,7 +57,7 @@ def test_the_end_of_the_stream_asks_with_a_heartbeat_and_a_full_window_at_once()
 
 
 def test_nothing_comes_again_by_itself() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     flowing(bench)
     bench.store_messages("s.1", "s.2")
@@ -68,7 +68,7 @@ def test_nothing_comes_again_by_itself() -> None:
 
 
 def test_redelivery_after_restart_keeps_what_answers_acked() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     flowing(bench)
     bench.store_messages(*["s.1"] * 5)
@@ -90,7 +90,7 @@ def test_redelivery_after_restart_keeps_what_answers_acked() -> None:
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
 def test_what_is_acked_leaves_a_stream_that_keeps_what_is_needed(retention: str) -> None:
-    bench = ConsumerBench(stream={"retention": retention})
+    bench = ConsumerHarness(stream={"retention": retention})
     inbox = Inbox(bench, b"d")
     flowing(bench)
     bench.store_messages(*["s.1"] * 4)
@@ -102,7 +102,7 @@ def test_what_is_acked_leaves_a_stream_that_keeps_what_is_needed(retention: str)
 
 
 def test_acks_by_subject_have_no_listener() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     flowing(bench)
     bench.store_messages("s.1")
@@ -113,7 +113,7 @@ def test_acks_by_subject_have_no_listener() -> None:
 
 
 def test_an_answer_to_another_request_and_one_that_lies_ack_nothing_more_than_was_delivered() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     flowing(bench)
     bench.store_messages("s.1", "s.2")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import MS, SECOND, ConsumerBench, Delivered, Inbox
+from penstock.jetstream.consumer.standby import StandbyConsumer
+from penstock.protocol.durations import format_time
+from tests.support.consumers import MS, SECOND, ConsumerHarness, Delivered, Inbox
 
 pytestmark = pytest.mark.feature("consumer.priority-groups")
 
@@ -20,7 +22,7 @@ def header_of(message: Delivered, name: str) -> str:
     return ""
 
 
-def listener(bench: ConsumerBench, subject: str) -> Inbox:
+def listener(bench: ConsumerHarness, subject: str) -> Inbox:
     return Inbox(bench, subject.encode())
 
 
@@ -28,7 +30,7 @@ def group(**more: Any) -> dict[str, Any]:
     return {"priority_groups": ["jobs"], **more}
 
 
-def pull(bench: ConsumerBench, batch: int = 10, **more: Any) -> Inbox:
+def pull(bench: ConsumerHarness, batch: int = 10, **more: Any) -> Inbox:
     return bench.pull("c", {"batch": batch, "expires": 60 * SECOND, "group": "jobs", **more})
 
 
@@ -36,7 +38,7 @@ def pull(bench: ConsumerBench, batch: int = 10, **more: Any) -> Inbox:
 
 
 def test_an_overflow_request_waits_until_enough_messages_are_pending() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="overflow"))
     waiting = pull(bench, min_pending=4)
     bench.store_messages("s.1", "s.2", "s.3")
@@ -48,7 +50,7 @@ def test_an_overflow_request_waits_until_enough_messages_are_pending() -> None:
 
 
 def test_an_overflow_request_is_served_once_enough_messages_are_unacked() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="overflow"))
     waiting = pull(bench, min_ack_pending=2)
     first = pull(bench, batch=2)
@@ -58,7 +60,7 @@ def test_an_overflow_request_is_served_once_enough_messages_are_unacked() -> Non
 
 
 def test_a_no_wait_request_that_is_no_overflow_yet_ends_with_404() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="overflow"))
     bench.store_messages("s.1", "s.2")
     got = bench.pull("c", {"batch": 10, "no_wait": True, "group": "jobs", "min_pending": 5})
@@ -69,7 +71,7 @@ def test_a_no_wait_request_that_is_no_overflow_yet_ends_with_404() -> None:
 
 
 def test_the_first_client_served_is_pinned_and_the_others_stand_by() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="pinned_client"))
     events = listener(bench, "$JS.EVENT.ADVISORY.CONSUMER.PINNED.S.c")
     one, two = pull(bench), pull(bench)
@@ -88,7 +90,7 @@ def test_the_first_client_served_is_pinned_and_the_others_stand_by() -> None:
 
 
 def test_a_pull_with_another_pin_is_refused_with_423() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="pinned_client"))
     pull(bench)
     bench.store_messages("s.1")
@@ -96,7 +98,7 @@ def test_a_pull_with_another_pin_is_refused_with_423() -> None:
 
 
 def test_the_pin_ends_when_its_client_stays_away_and_a_stand_by_takes_over() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="pinned_client", priority_timeout=2 * SECOND))
     events = listener(bench, "$JS.EVENT.ADVISORY.CONSUMER.UNPINNED.S.c")
     one, two = pull(bench, batch=1), pull(bench)
@@ -112,12 +114,53 @@ def test_the_pin_ends_when_its_client_stays_away_and_a_stand_by_takes_over() -> 
     bench.pass_time(600 * MS)
     assert two.seqs() == [3]
     assert json.loads(events.take()[0].payload)["reason"] == "timeout"
-    # The old pin is over: its client is told, forgets it and stands by.
+    # The old pin is over: its client gets a status, forgets it and stands by.
     assert pull(bench, id=pin).statuses() == ["423 Nats-Pin-Id mismatch"]
 
 
+@pytest.mark.parametrize("policy", ["pinned_client", "none"])
+def test_a_standby_that_takes_over_holds_the_pin_it_knows(policy: str) -> None:
+    bench = ConsumerHarness()
+    bench.consumer("c", **group(priority_policy="pinned_client", priority_timeout=2 * SECOND))
+    first = pull(bench, batch=1)
+    bench.store_messages("s.1")
+    pin = header_of(first.take()[0], "Nats-Pin-Id")
+    standby = StandbyConsumer(bench.engine.streams["S"].consumers["c"].meta)
+    standby.set_pin(pin, bench.now)
+    if policy == "none":
+        bench.consumer("c")
+    bench.pass_time(SECOND)
+
+    bench = bench.restarted()
+    stream = bench.engine.streams["S"]
+    stream.consumers.pop("c").close()
+    events = listener(bench, "$JS.EVENT.ADVISORY.CONSUMER.>")
+    store = stream.store.open_consumer("c")
+    consumer = bench.engine.consumers.recover(stream, store, bench.now, standby.pin)
+    if policy == "none":
+        assert consumer.delivery.pinning.pin == b""
+        return
+    assert events.take() == []  # it is no new pin
+    other = pull(bench)
+    bench.store_messages("s.2")
+    assert other.take() == []
+    again = pull(bench, batch=1, id=pin).take()
+    assert [(one.seq, header_of(one, "Nats-Pin-Id")) for one in again] == [(2, pin)]
+    at = bench.info("c")["priority_groups"][0]
+    assert (at["pinned_client_id"], at["pinned_ts"]) == (pin, format_time(standby.pin.since))
+    bench.store_messages("s.3")
+    bench.pass_time(1900 * MS)  # its client has the whole timeout to find the new leader
+    assert other.take() == []
+    bench.pass_time(200 * MS)
+    assert other.seqs() == [3]
+    assert [json.loads(one.payload)["type"].rpartition(".")[2] for one in events.take()] == [
+        "consumer_group_unpinned",
+        "consumer_group_pinned",
+    ]
+
+
 def test_a_waiting_request_with_an_old_pin_ends_with_423_when_its_turn_comes() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="pinned_client", priority_timeout=1 * SECOND))
     one = pull(bench, batch=1)
     bench.store_messages("s.1")
@@ -131,7 +174,7 @@ def test_a_waiting_request_with_an_old_pin_ends_with_423_when_its_turn_comes() -
 
 
 def test_unpin_hands_the_messages_to_the_next_client() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="pinned_client"))
     events = listener(bench, "$JS.EVENT.ADVISORY.CONSUMER.UNPINNED.S.c")
     one, two = pull(bench, batch=1), pull(bench)
@@ -148,13 +191,13 @@ def test_unpin_hands_the_messages_to_the_next_client() -> None:
     ("body", "err_code"), [({}, 10025), ({"group": "no.name"}, 10162), ({"group": "other"}, 10160)]
 )
 def test_unpinning_what_is_no_group_is_refused(body: dict[str, str], err_code: int) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="pinned_client"))
     assert bench.request("$JS.API.CONSUMER.UNPIN.S.c", body)["error"]["err_code"] == err_code
 
 
 def test_a_pinned_message_without_its_payload_has_both_headers() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", headers_only=True, **group(priority_policy="pinned_client"))
     one = pull(bench)
     bench.store_messages("s.1")
@@ -165,7 +208,7 @@ def test_a_pinned_message_without_its_payload_has_both_headers() -> None:
 
 
 def test_a_message_too_large_for_the_first_request_pins_the_next_one() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="pinned_client"))
     small, large = pull(bench, max_bytes=20), pull(bench)
     bench.store_messages("s.1", payload=b"p" * 100)
@@ -177,7 +220,7 @@ def test_a_message_too_large_for_the_first_request_pins_the_next_one() -> None:
 
 
 def test_requests_of_the_lowest_priority_are_served_first_and_take_turns() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy="prioritized"))
     low = pull(bench, batch=2, priority=5)
     first, second = pull(bench, batch=2, priority=1), pull(bench, batch=1, priority=1)
@@ -203,7 +246,7 @@ def test_requests_of_the_lowest_priority_are_served_first_and_take_turns() -> No
 def test_requests_that_do_not_fit_the_policy_are_refused(
     policy: str, request_fields: dict[str, Any], text: str
 ) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c", **group(priority_policy=policy))
     assert pull(bench, **request_fields).statuses() == [f"400 Bad Request - {text}"]
 
@@ -226,13 +269,13 @@ def test_requests_that_do_not_fit_the_policy_are_refused(
 def test_a_configuration_of_groups_that_makes_no_sense_is_refused(
     config: dict[str, Any], err_code: int
 ) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     answer = bench.define("c", **{"ack_policy": "explicit", **config})
     assert answer["error"]["err_code"] == err_code
 
 
 def test_a_policy_can_be_given_to_a_consumer_and_taken_away() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("c")
     bench.consumer("c", **group(priority_policy="pinned_client"))
     pull(bench)

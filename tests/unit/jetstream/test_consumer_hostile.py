@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.kernels.wire.dispatch import publish
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 
 pytestmark = pytest.mark.feature("stream.api-errors")
 
@@ -18,7 +18,7 @@ REFUSED = {"CONSUMER.DELETE.S.x": 10038, "STREAM.PURGE.S": 10025, "STREAM.DELETE
 class Target:
     """An API subject as the destination of what the server sends: what arrived there, and what came of it."""
 
-    def __init__(self, bench: ConsumerBench, request: str) -> None:
+    def __init__(self, bench: ConsumerHarness, request: str) -> None:
         self.subject = f"$JS.API.{request}"
         self._bench = bench
         self._sent = bench.listen(self.subject.encode())
@@ -49,7 +49,7 @@ class Target:
 
 @pytest.mark.parametrize("request_subject", REFUSED)
 def test_a_pub_ack_sent_to_the_api_is_a_request_of_the_next_tick_and_refused(request_subject: str) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("x")
     target = Target(bench, request_subject)
     publish(bench.index, b"s.1", target.subject.encode(), b"", b"")
@@ -63,7 +63,7 @@ def test_a_pub_ack_sent_to_the_api_is_a_request_of_the_next_tick_and_refused(req
 
 @pytest.mark.parametrize("request_subject", REFUSED)
 def test_a_confirmation_sent_to_the_api_is_a_request_of_the_next_tick_and_done(request_subject: str) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1")
     bench.consumer("x")
     bench.consumer("y")
@@ -88,7 +88,7 @@ def test_a_confirmation_sent_to_the_api_is_a_request_of_the_next_tick_and_done(r
 def test_messages_sent_to_the_api_are_refused_and_the_status_behind_them_is_done(
     request_subject: str, pull: bytes, fitting: int
 ) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("x")
     bench.consumer("y")
     target = Target(bench, request_subject)
@@ -102,6 +102,7 @@ def test_messages_sent_to_the_api_are_refused_and_the_status_behind_them_is_done
     bench.tick()
     assert target.answers[:fitting] == [REFUSED[request_subject]] * fitting
     bench.pass_time(2 * SECOND)
+    bench.tick()
     assert target.bodies[fitting] == b""
     assert 0 in target.answers[fitting:]
     assert target.took_effect
@@ -111,7 +112,7 @@ def test_messages_sent_to_the_api_are_refused_and_the_status_behind_them_is_done
 def test_messages_pushed_to_the_api_are_refused_and_the_heartbeat_behind_them_is_done(
     request_subject: str,
 ) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     target = Target(bench, request_subject)
     bench.define("x", deliver_subject=target.subject, ack_policy="none", idle_heartbeat=SECOND)
     bench.store_messages(*["s.1"] * 3)
@@ -120,7 +121,8 @@ def test_messages_pushed_to_the_api_are_refused_and_the_heartbeat_behind_them_is
     bench.tick()
     assert target.answers == [REFUSED[request_subject]] * 3
     assert not target.took_effect
-    bench.pass_time(3 * SECOND)
+    bench.pass_time(SECOND)
+    bench.tick()
     assert target.bodies[3] == b""
     assert target.answers[3] == 0
     assert target.took_effect
@@ -128,7 +130,7 @@ def test_messages_pushed_to_the_api_are_refused_and_the_heartbeat_behind_them_is
 
 def test_what_is_sent_to_a_pull_subject_is_a_pull_that_nothing_answers() -> None:
     """It has no reply subject, which is where messages would go."""
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("x")
     bench.consumer("y")
     target = Target(bench, "CONSUMER.MSG.NEXT.S.x")
@@ -144,7 +146,7 @@ def test_what_is_sent_to_a_pull_subject_is_a_pull_that_nothing_answers() -> None
 
 
 def test_what_is_delivered_into_a_stream_has_the_deliver_subject_there() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.create("T", "t.>")
     bench.define("x", deliver_subject="t.here", ack_policy="none")
     bench.store_messages("s.1", "s.2")
@@ -154,7 +156,7 @@ def test_what_is_delivered_into_a_stream_has_the_deliver_subject_there() -> None
 
 
 def test_a_reply_to_an_ack_subject_acks_nothing() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1", "s.2")
     bench.consumer("x")
     bench.pull("x", b"1")
@@ -167,7 +169,7 @@ def test_a_reply_to_an_ack_subject_acks_nothing() -> None:
 
 @pytest.mark.parametrize("delay", [b'{"delay":9223372036854775807}', b"2562047h"])
 def test_a_message_may_be_refused_for_longer_than_a_clock_can_say(delay: bytes) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1", "s.2")
     bench.consumer("x")
     refused, other = bench.pull("x", b"2").take()

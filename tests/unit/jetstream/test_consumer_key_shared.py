@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import SECOND, ConsumerBench, Delivered, Inbox
+from tests.support.consumers import SECOND, ConsumerHarness, Delivered, Inbox
 
 pytestmark = pytest.mark.feature("consumer.key-shared")
 
 METADATA = {"penstock.key_token": "2"}
 
 
-def key_shared(bench: ConsumerBench, **config: Any) -> Any:
+def key_shared(bench: ConsumerHarness, **config: Any) -> Any:
     return bench.consumer("c", durable_name="c", **{"metadata": METADATA, **config})
 
 
-def pull(bench: ConsumerBench, batch: int = 100) -> Inbox:
+def pull(bench: ConsumerHarness, batch: int = 100) -> Inbox:
     return bench.pull("c", {"batch": batch, "expires": 60 * SECOND})
 
 
 def test_a_key_has_one_message_in_flight_and_others_go_out_meanwhile() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     key_shared(bench)
     bench.store_messages("s.joe.1", "s.joe.2", "s.ann.1", "s.joe.3", "s.bob.1", "s.ann.2")
     inbox = pull(bench)
@@ -42,7 +42,7 @@ def test_a_key_has_one_message_in_flight_and_others_go_out_meanwhile() -> None:
 
 
 def test_a_message_that_comes_again_keeps_its_key_busy() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     key_shared(bench, ack_wait=SECOND)
     bench.store_messages("s.joe.1", "s.joe.2")
     inbox = pull(bench)
@@ -59,7 +59,7 @@ def test_a_message_that_comes_again_keeps_its_key_busy() -> None:
 
 
 def test_a_message_given_up_frees_its_key() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     key_shared(bench, ack_wait=SECOND, max_deliver=1)
     bench.store_messages("s.joe.1", "s.joe.2")
     inbox = pull(bench)
@@ -69,7 +69,7 @@ def test_a_message_given_up_frees_its_key() -> None:
 
 
 def test_what_waits_for_its_key_survives_a_restart() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     key_shared(bench)
     bench.store_messages("s.joe.1", "s.joe.2", "s.ann.1", "s.joe.3")
     got = pull(bench).take()
@@ -86,7 +86,7 @@ def test_what_waits_for_its_key_survives_a_restart() -> None:
 
 
 def test_removed_messages_free_their_keys() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     key_shared(bench)
     bench.store_messages("s.joe.1", "s.joe.2", "s.joe.3", "s.ann.1")
     inbox = pull(bench)
@@ -98,7 +98,7 @@ def test_removed_messages_free_their_keys() -> None:
 
 
 def test_taking_the_keys_away_delivers_what_waited() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     key_shared(bench)
     bench.store_messages("s.joe.1", "s.joe.2", "s.joe.3")
     inbox = pull(bench)
@@ -109,7 +109,7 @@ def test_taking_the_keys_away_delivers_what_waited() -> None:
 
 
 def test_a_hot_key_holds_at_most_so_many_messages_back() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     consumer = key_shared(bench)
     consumer.pump.parked_max = 10
     bench.store_messages(*["s.hot.x"] * 20, "s.cold.x")
@@ -126,7 +126,7 @@ def test_a_hot_key_holds_at_most_so_many_messages_back() -> None:
 def test_whatever_happens_keys_are_in_order_and_everything_arrives(seed: int) -> None:
     """Two pullers, acks in any order, NAKs, restarts: at most one message of a key is in flight."""
     chance = random.Random(seed)
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     key_shared(bench, ack_wait=3600 * SECOND)
     total = 150
     bench.store_messages(*[f"s.k{chance.randrange(6)}.x" for _ in range(total)])
@@ -168,7 +168,7 @@ def test_whatever_happens_keys_are_in_order_and_everything_arrives(seed: int) ->
     ],
 )
 def test_keys_that_can_not_work_are_refused(config: dict[str, Any], text: str) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     answer = bench.define("c", **{"ack_policy": "explicit", "metadata": METADATA, **config})
     assert answer["error"]["err_code"] == 10012
     assert text in answer["error"]["description"]

@@ -6,20 +6,20 @@ import itertools
 
 import pytest
 
-from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
+from tests.support.consumers import MS, SECOND, ConsumerHarness, Inbox
 
 pytestmark = pytest.mark.feature("consumer.replay-policy", "consumer.rate-limit")
 
 RATE_BPS = 80_000  # ten thousand bytes a second
 
 
-def spaced(bench: ConsumerBench, *pauses_ms: int) -> None:
+def spaced(bench: ConsumerHarness, *pauses_ms: int) -> None:
     for pause in pauses_ms:
         bench.pass_time(pause * MS)
         bench.store_messages("s.x")
 
 
-def arrivals(bench: ConsumerBench, inbox: Inbox, *, ms: int, step_ms: int = 1) -> list[int]:
+def arrivals(bench: ConsumerHarness, inbox: Inbox, *, ms: int, step_ms: int = 1) -> list[int]:
     """When messages came, in ms from now."""
     times = []
     for at in range(0, ms, step_ms):
@@ -29,7 +29,7 @@ def arrivals(bench: ConsumerBench, inbox: Inbox, *, ms: int, step_ms: int = 1) -
 
 
 def test_replay_original_keeps_the_pauses_between_messages() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     spaced(bench, 0, 100, 250, 50)
     bench.consumer("c", replay_policy="original")
     inbox = bench.pull("c", {"batch": 10, "expires": 60 * SECOND})
@@ -37,7 +37,7 @@ def test_replay_original_keeps_the_pauses_between_messages() -> None:
 
 
 def test_replay_original_holds_for_a_push_consumer() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     spaced(bench, 0, 100, 250)
     inbox = Inbox(bench, b"deliver")
     bench.consumer("c", replay_policy="original", deliver_subject="deliver")
@@ -46,7 +46,7 @@ def test_replay_original_holds_for_a_push_consumer() -> None:
 
 
 def test_once_it_has_caught_up_a_replay_goes_on_at_once() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     spaced(bench, 0, 100)
     bench.consumer("c", replay_policy="original")
     inbox = bench.pull("c", {"batch": 2, "expires": 60 * SECOND})
@@ -57,7 +57,7 @@ def test_once_it_has_caught_up_a_replay_goes_on_at_once() -> None:
 
 
 def test_a_replayed_message_that_is_refused_comes_again_without_a_pause() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     spaced(bench, 0, 100)
     bench.consumer("c", replay_policy="original")
     inbox = bench.pull("c", {"batch": 10, "expires": 60 * SECOND})
@@ -68,7 +68,7 @@ def test_a_replayed_message_that_is_refused_comes_again_without_a_pause() -> Non
 
 
 def test_a_rate_limit_holds_back_what_exceeds_it() -> None:
-    bench = ConsumerBench(stream={"max_msg_size": 1200})
+    bench = ConsumerHarness(stream={"max_msg_size": 1200})
     bench.store_messages(*["s.x"] * 6, payload=b"p" * 950)  # about 1000 bytes each with subjects
     inbox = Inbox(bench, b"deliver")
     bench.consumer("c", deliver_subject="deliver", rate_limit_bps=RATE_BPS)
@@ -81,7 +81,7 @@ def test_a_rate_limit_holds_back_what_exceeds_it() -> None:
 
 
 def test_a_rate_limit_can_be_changed() -> None:
-    bench = ConsumerBench(stream={"max_msg_size": 1200})
+    bench = ConsumerHarness(stream={"max_msg_size": 1200})
     bench.store_messages(*["s.x"] * 4, payload=b"p" * 950)
     inbox = Inbox(bench, b"deliver")
     bench.consumer("c", deliver_subject="deliver", rate_limit_bps=RATE_BPS)
@@ -93,6 +93,6 @@ def test_a_rate_limit_can_be_changed() -> None:
 
 
 def test_a_rate_limit_is_for_push_consumers() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     answer = bench.define("c", ack_policy="explicit", rate_limit_bps=RATE_BPS)
     assert answer["error"]["err_code"] == 10086

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from penstock.protocol.durations import format_time
-from tests.support.consumers import SECOND, ConsumerBench, Inbox
+from tests.support.consumers import SECOND, ConsumerHarness, Inbox
 
 pytestmark = pytest.mark.feature("consumer.pause")
 
 
-def pause(bench: ConsumerBench, for_ns: int) -> Any:
+def pause(bench: ConsumerHarness, for_ns: int) -> Any:
     return bench.api("CONSUMER.PAUSE.S.x", {"pause_until": format_time(bench.now + for_ns)})
 
 
 def test_a_paused_consumer_delivers_when_its_pause_is_over() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("x", durable_name="x")
     answer = pause(bench, 10 * SECOND)
     assert (answer["paused"], answer["pause_remaining"]) == (True, 10 * SECOND)
@@ -35,7 +35,7 @@ def test_a_paused_consumer_delivers_when_its_pause_is_over() -> None:
 
 
 def test_it_may_be_resumed_before_and_survives_a_restart() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1")
     bench.consumer("x", durable_name="x")
     pause(bench, 10 * SECOND)
@@ -47,14 +47,14 @@ def test_it_may_be_resumed_before_and_survives_a_restart() -> None:
 
 
 def test_one_shot_requests_are_not_kept_waiting() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1")
     bench.consumer("x", pause_until=format_time(bench.now + SECOND))
     assert bench.pull("x", {"batch": 1, "no_wait": True}).statuses() == ["404 No Messages"]
 
 
 def test_heartbeats_go_on() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     until = format_time(bench.now + 10 * SECOND)
     bench.consumer("x", deliver_subject="d", idle_heartbeat=SECOND, pause_until=until)
@@ -64,7 +64,7 @@ def test_heartbeats_go_on() -> None:
 
 
 def test_both_edges_are_announced() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     heard = bench.listen(b"$JS.EVENT.ADVISORY.CONSUMER.PAUSE.S.x")
     bench.consumer("x", durable_name="x")
     pause(bench, SECOND)
@@ -73,7 +73,7 @@ def test_both_edges_are_announced() -> None:
 
 
 def test_a_stopping_server_tells_waiting_requests() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     consumer = bench.consumer("x", durable_name="x")
     inbox = bench.pull("x", {"batch": 7})
     consumer.end_pulls()

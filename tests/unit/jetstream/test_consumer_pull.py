@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import MS, SECOND, ConsumerBench, Delivered, Inbox
+from tests.support.consumers import MS, SECOND, ConsumerHarness, Delivered, Inbox
 
 pytestmark = pytest.mark.feature("consumer.pull")
 
 LEFT = "\r\nNats-Pending-Messages: %d\r\nNats-Pending-Bytes: %d\r\n\r\n"
 
 
-def bench_with(messages: int, **config: Any) -> ConsumerBench:
-    bench = ConsumerBench()
+def bench_with(messages: int, **config: Any) -> ConsumerHarness:
+    bench = ConsumerHarness()
     bench.store_messages(*[f"s.{i}" for i in range(messages)])
     bench.consumer("x", **config)
     return bench
@@ -45,7 +45,7 @@ def test_a_request_without_expiry_waits_until_it_is_filled() -> None:
     assert inbox.seqs() == [1, 2]
 
 
-def test_an_expired_request_is_told_what_is_left_of_it() -> None:
+def test_the_answer_to_an_expired_request_says_what_is_left_of_it() -> None:
     bench = bench_with(1)
     inbox = bench.pull("x", {"batch": 3, "expires": SECOND, "max_bytes": 1000})
     [message] = inbox.take()
@@ -96,7 +96,7 @@ def test_a_message_larger_than_the_bytes_left_ends_the_request() -> None:
     assert bench.info("x")["delivered"]["stream_seq"] == 1
 
 
-def test_a_full_batch_with_bytes_left_is_told_so() -> None:
+def test_a_full_batch_with_bytes_left_gets_a_status() -> None:
     bench = bench_with(2)
     got = bench.pull("x", {"batch": 1, "max_bytes": 500}).take()
     assert [one.status for one in got] == ["", "409 Batch Completed"]
@@ -117,7 +117,7 @@ def test_requests_take_turns_message_by_message() -> None:
     assert [inbox.seqs() for inbox in inboxes] == [[1, 4, 6], [2], [3, 5]]
 
 
-def test_a_request_nobody_waits_for_any_more_is_dropped() -> None:
+def test_a_request_that_no_client_waits_for_any_more_is_dropped() -> None:
     bench = bench_with(0)
     gone = bench.pull("x", {"batch": 3})
     inbox = bench.pull("x", {"batch": 3})
@@ -186,7 +186,7 @@ def test_a_full_queue_refuses_but_not_those_who_listen_for_heartbeats() -> None:
     assert bench.pull("x", {"batch": 1, "expires": 3 * SECOND, "idle_heartbeat": SECOND}).statuses() == []
 
 
-def test_a_full_queue_makes_room_by_dropping_what_nobody_waits_for() -> None:
+def test_a_full_queue_makes_room_by_dropping_what_no_client_waits_for() -> None:
     bench = bench_with(0, max_waiting=1)
     bench.pull("x", {"batch": 1}).close()
     bench.pass_time(2 * SECOND)
@@ -195,7 +195,7 @@ def test_a_full_queue_makes_room_by_dropping_what_nobody_waits_for() -> None:
 
 
 def test_a_push_consumer_refuses_pulls() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.consumer("x", deliver_subject="d")
     assert bench.pull("x", b"1").statuses() == ["409 Consumer is push based"]
 
@@ -248,12 +248,12 @@ def test_a_one_shot_request_held_up_by_acks_ends_with_its_first_timer(
     assert inbox.statuses() == [status]
 
 
-def test_pending_messages_that_left_the_stream_hold_nobody_up() -> None:
+def test_pending_messages_that_left_the_stream_delay_no_client() -> None:
     bench = bench_with(4, max_ack_pending=2)
     inbox = bench.pull("x", b"4")
     assert inbox.seqs() == [1, 2]
     bench.api("STREAM.MSG.DELETE.S", {"seq": 2})
-    bench.engine.tick.touch_consumer(bench.engine.streams["S"].consumers["x"])
+    bench.engine.pending.touch_consumer(bench.engine.streams["S"].consumers["x"])
     bench.tick()
     bench.tick()
     assert inbox.seqs() == [3]

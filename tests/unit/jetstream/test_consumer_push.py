@@ -9,12 +9,12 @@ import pytest
 
 from penstock.jetstream.consumer.push import WINDOW_MAX, WINDOW_MIN
 from penstock.kernels.wire.dispatch import publish
-from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
+from tests.support.consumers import MS, SECOND, ConsumerHarness, Inbox
 
 pytestmark = pytest.mark.feature("consumer.push")
 
 
-def pushed(bench: ConsumerBench, **config: Any) -> None:
+def pushed(bench: ConsumerHarness, **config: Any) -> None:
     bench.consumer("x", **{"ack_policy": "none", "deliver_subject": "d", **config})
 
 
@@ -29,8 +29,8 @@ def beats(inbox: Inbox) -> list[tuple[int, int]]:
     return got
 
 
-def test_it_delivers_while_somebody_listens() -> None:
-    bench = ConsumerBench()
+def test_it_delivers_while_a_client_listens() -> None:
+    bench = ConsumerHarness()
     bench.store_messages("s.1", "s.2")
     pushed(bench)
     assert bench.info("x").get("push_bound") is None
@@ -47,7 +47,7 @@ def test_it_delivers_while_somebody_listens() -> None:
 
 
 def test_subscribing_wakes_the_server_only_while_a_consumer_waits_for_it() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     pushed(bench)
     bench.tick()
     wakes = bench.wakes
@@ -60,7 +60,7 @@ def test_subscribing_wakes_the_server_only_while_a_consumer_waits_for_it() -> No
 
 
 def test_members_of_a_deliver_group_share_the_messages() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     members = [Inbox(bench, b"d", b"group") for _ in range(2)]
     pushed(bench, deliver_group="group")
     bench.store_messages(*[f"s.{i}" for i in range(20)])
@@ -70,7 +70,7 @@ def test_members_of_a_deliver_group_share_the_messages() -> None:
 
 
 def test_it_beats_while_there_is_nothing_to_deliver() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     pushed(bench, idle_heartbeat=SECOND)
     bench.pass_time(900 * MS)
@@ -85,7 +85,7 @@ def test_it_beats_while_there_is_nothing_to_deliver() -> None:
 
 
 def test_an_ephemeral_without_listener_goes_after_its_threshold() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     pushed(bench)
     bench.pass_time(20 * SECOND)
@@ -103,7 +103,7 @@ def test_an_ephemeral_without_listener_goes_after_its_threshold() -> None:
 
 @pytest.mark.parametrize("filter_subject", [b"d", b"*", b">"])
 def test_only_subscriptions_that_cover_its_subject_make_a_consumer_look(filter_subject: bytes) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     pushed(bench)
     bench.tick()
     wakes = bench.wakes
@@ -125,7 +125,7 @@ def test_only_subscriptions_that_cover_its_subject_make_a_consumer_look(filter_s
 
 
 def test_an_ack_starts_the_threshold_of_an_unheard_consumer_again() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     pushed(bench, ack_policy="explicit")
     bench.store_messages("s.a")
@@ -141,8 +141,8 @@ def test_an_ack_starts_the_threshold_of_an_unheard_consumer_again() -> None:
     assert bench.api("CONSUMER.NAMES.S")["consumers"] == []
 
 
-def test_one_that_nobody_ever_listened_to_goes_as_well() -> None:
-    bench = ConsumerBench()
+def test_one_that_never_had_a_listener_goes_as_well() -> None:
+    bench = ConsumerHarness()
     pushed(bench)
     bench.pass_time(4 * SECOND)
     assert bench.api("CONSUMER.NAMES.S")["consumers"] == ["x"]
@@ -154,7 +154,7 @@ class Flow:
     """A receiver of a consumer with flow control."""
 
     def __init__(self) -> None:
-        self.bench = ConsumerBench()
+        self.bench = ConsumerHarness()
         self.inbox = Inbox(self.bench, b"d")
         pushed(self.bench, flow_control=True, idle_heartbeat=SECOND)
 
@@ -205,7 +205,7 @@ def test_a_heartbeat_says_which_flow_control_request_is_open() -> None:
 
 
 def test_explicit_acks_work_for_push_as_well() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     pushed(bench, ack_policy="explicit", ack_wait=SECOND, max_ack_pending=2)
     bench.store_messages("s.1", "s.2", "s.3")
@@ -218,7 +218,7 @@ def test_explicit_acks_work_for_push_as_well() -> None:
 
 
 def test_headers_only_delivers_sizes() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, b"d")
     pushed(bench, headers_only=True)
     bench.store_messages("s.1", payload=b"12345")
@@ -227,7 +227,7 @@ def test_headers_only_delivers_sizes() -> None:
 
 
 def test_a_push_consumer_that_moved_delivers_to_its_new_subject() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     pushed(bench, durable_name="x")
     there = Inbox(bench, b"e")
     bench.store_messages("s.1")

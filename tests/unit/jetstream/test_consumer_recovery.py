@@ -13,12 +13,12 @@ from penstock.jetstream.consumer import state as consumer_state
 from penstock.kernels.consumer.ack_state import AckPolicy, AckState
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 
 pytestmark = pytest.mark.feature("consumer.recovery")
 
 
-def ack_some(bench: ConsumerBench) -> None:
+def ack_some(bench: ConsumerHarness) -> None:
     """Ten delivered; 1, 2 and 4 acked; 3 redelivered once."""
     bench.store_messages(*[f"s.{i}" for i in range(12)])
     bench.consumer("x", durable_name="x", ack_wait=SECOND)
@@ -40,7 +40,7 @@ def without_times(info: Any) -> Any:
 
 
 def test_a_restart_keeps_floor_pending_and_delivery_counts() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     ack_some(bench)
     before = without_times(bench.info("x"))
     again = bench.restarted()
@@ -59,20 +59,20 @@ def test_a_restart_keeps_floor_pending_and_delivery_counts() -> None:
 
 def test_a_restart_from_files_keeps_it_as_well(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    bench = ConsumerBench(store.account("$G"))
+    bench = ConsumerHarness(store.account("$G"))
     ack_some(bench)
     before = without_times(bench.info("x"))
     bench.engine.close()
     store.close()
     store = FileStore(tmp_path)
-    again = ConsumerBench(store.account("$G"), now=bench.now)
+    again = ConsumerHarness(store.account("$G"), now=bench.now)
     assert without_times(again.info("x")) == before
     again.engine.close()
     store.close()
 
 
 def test_what_was_delivered_is_written_in_the_same_tick() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1", "s.2")
     bench.consumer("x", durable_name="x")
     bench.pull("x", b"2")
@@ -81,7 +81,7 @@ def test_what_was_delivered_is_written_in_the_same_tick() -> None:
 
 @pytest.mark.parametrize("ack_policy", ["none", "all", "explicit"])
 def test_a_journal_that_has_outgrown_the_state_becomes_a_snapshot(ack_policy: str) -> None:
-    bench = ConsumerBench(journal_min_bytes=100)
+    bench = ConsumerHarness(journal_min_bytes=100)
     consumer = bench.consumer("x", durable_name="x", ack_policy=ack_policy)
     inbox = bench.inbox()
     sizes = []
@@ -100,7 +100,7 @@ def test_a_journal_that_has_outgrown_the_state_becomes_a_snapshot(ack_policy: st
 
 
 def test_last_per_subject_goes_on_where_it_was() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.a", "s.b", "s.a", "s.c")
     bench.consumer("x", durable_name="x", deliver_policy="last_per_subject", filter_subject="s.>")
     assert bench.pull("x", b"1").seqs() == [2]
@@ -111,46 +111,46 @@ def test_last_per_subject_goes_on_where_it_was() -> None:
 
 
 def test_what_was_delivered_beyond_the_end_of_a_damaged_stream_is_forgotten() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1", "s.2", "s.3", "s.4", "s.5")
     consumer = bench.consumer("x", durable_name="x")
     bench.pull("x", b"5")
     state = AckState(AckPolicy.ACK_EXPLICIT)
-    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3, 1)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3)
     assert (state.delivered_stream, state.delivered_consumer) == (3, 5)
     assert [seq for seq, _, _, _ in state.pending()] == [1, 2, 3]
     assert state.delivered(4, 1) == 6
 
 
 def test_a_consumer_stays_at_its_start_when_its_stream_lost_more() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1", "s.2", "s.3", "s.4", "s.5")
     consumer = bench.consumer("x", durable_name="x", deliver_policy="by_start_sequence", opt_start_seq=3)
     bench.pull("x", b"2")
     state = AckState(AckPolicy.ACK_EXPLICIT, 3)
-    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(1, 3)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(1)
     assert (state.delivered_stream, state.ack_floor_stream) == (2, 2)
     assert state.pending() == []
 
 
 def test_what_was_forgotten_stays_forgotten_when_power_fails_again() -> None:
     disk = SimDisk(Random(1))
-    bench = ConsumerBench(FileStore("/store", disk=disk).account("$G"))
+    bench = ConsumerHarness(FileStore("/store", disk=disk).account("$G"))
     bench.store_messages("s.1", "s.2", "s.3", "s.4", "s.5")
     consumer = bench.consumer("x", durable_name="x")
     bench.pull("x", b"5")
     consumer.store.sync()
     state = AckState(AckPolicy.ACK_EXPLICIT)
-    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3, 1)
+    consumer_state.Recorder(consumer.store, state, 1 << 16).recover(3)
     disk.lose_power(all_of_it=True)
     stream = FileStore("/store", disk=disk).account("$G").open_stream("S")
     found = AckState(AckPolicy.ACK_EXPLICIT)
-    consumer_state.Recorder(stream.open_consumer("x"), found, 1 << 16).recover(5, 1)
+    consumer_state.Recorder(stream.open_consumer("x"), found, 1 << 16).recover(5)
     assert [seq for seq, _, _, _ in found.pending()] == [1, 2, 3]
 
 
 def test_a_given_up_message_stays_given_up() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1")
     bench.consumer("x", durable_name="x", ack_wait=SECOND, max_deliver=1)
     bench.pull("x", b"1")
@@ -164,7 +164,7 @@ def test_a_given_up_message_stays_given_up() -> None:
 def test_a_consumer_whose_state_can_not_be_read_is_left_out_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     consumer = bench.consumer("x", durable_name="x")
     consumer.store.append(b"Z nonsense")
     consumer.store.write()
@@ -174,9 +174,9 @@ def test_a_consumer_whose_state_can_not_be_read_is_left_out_and_reported(
 
 
 def test_a_state_that_can_not_be_read_is_an_error_not_a_guess() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     consumer = bench.consumer("x", durable_name="x")
     consumer.store.append(b"Z nonsense")
     state = AckState(AckPolicy.ACK_EXPLICIT)
     with pytest.raises(StoreCorruptError, match="the state of consumer x cannot be read"):
-        consumer_state.Recorder(consumer.store, state, 1 << 16).recover(0, 1)
+        consumer_state.Recorder(consumer.store, state, 1 << 16).recover(0)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.errors import StoreWriteError
-from tests.support.consumers import MS, SECOND, ConsumerBench, Delivered, Inbox
+from tests.support.consumers import MS, SECOND, ConsumerHarness, Delivered, Inbox
 
 
 class Acking:
     """Five messages delivered to an inbox that wants more."""
 
     def __init__(self, count: int = 5, **config: Any) -> None:
-        self.bench = ConsumerBench()
+        self.bench = ConsumerHarness()
         self.bench.store_messages(*[f"s.{i}" for i in range(count)])
         self.bench.consumer("x", **config)
         self.inbox: Inbox = self.bench.pull("x", {"batch": 1000})
@@ -132,7 +132,7 @@ def test_a_nak_whose_delay_can_not_be_read_is_a_plain_one() -> None:
 
 
 @pytest.mark.feature("consumer.in-progress")
-def test_progress_begins_the_wait_anew() -> None:
+def test_progress_begins_the_wait_again() -> None:
     acking = Acking(count=2, ack_wait=SECOND)
     acking.bench.pass_time(900 * MS)
     acking.ack(1, b"+WPI")
@@ -179,7 +179,7 @@ def test_a_nak_is_announced() -> None:
 @pytest.mark.feature("consumer.ack-next")
 @pytest.mark.parametrize("body", [b"+NXT", b"+NXT 2", b'+NXT {"batch": 2}'])
 def test_an_ack_may_ask_for_the_next_messages(body: bytes) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.1", "s.2", "s.3", "s.4")
     bench.consumer("x")
     inbox = bench.pull("x", b"1")
@@ -219,10 +219,33 @@ def test_nothing_is_confirmed_while_the_journal_can_not_be_written(monkeypatch: 
         acking.ack(1, b"", b"_SURE")
         acking.bench.tick()
     assert confirmed == []
-    acking.bench.engine.tick.touch_consumer(consumer)
+    acking.bench.engine.pending.touch_consumer(consumer)
     acking.bench.tick()
     assert confirmed == [(b"_SURE", b"", b"")]
     assert acking.bench.restarted().floors("x")[3] == 1
+
+
+@pytest.mark.feature("consumer.ack-sync")
+def test_what_a_delivery_writes_after_a_failed_write_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    acking = Acking(count=1)
+    engine = acking.bench.engine
+    consumer = engine.streams["S"].consumers["x"]
+    confirmed = acking.bench.listen(b"_SURE")
+
+    def fail() -> None:
+        raise StoreWriteError("disk full")
+
+    acking.ack(1, b"", b"_SURE")
+    engine.tick.apply(acking.bench.now)
+    with monkeypatch.context() as broken:
+        broken.setattr(consumer.store, "write", fail)
+        engine.tick.write()
+    engine.tick.acknowledge()
+    assert confirmed == []
+    engine.tick.deliver(acking.bench.now)
+    assert confirmed == [(b"_SURE", b"", b"")]
+    acking.bench.tick()
+    assert confirmed == [(b"_SURE", b"", b"")]
 
 
 @pytest.mark.feature("consumer.ack-sync")
@@ -236,7 +259,7 @@ def test_an_ack_of_what_was_never_delivered_is_not_confirmed() -> None:
 
 
 @pytest.mark.feature("consumer.max-deliver")
-def test_after_max_deliver_it_is_given_up_once_and_held_against_nobody() -> None:
+def test_after_max_deliver_it_is_given_up_once_and_blocks_no_other() -> None:
     acking = Acking(count=3, ack_wait=SECOND, max_deliver=2, max_ack_pending=3)
     heard = acking.bench.listen(b"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.x")
     acking.ack(1)
@@ -245,8 +268,8 @@ def test_after_max_deliver_it_is_given_up_once_and_held_against_nobody() -> None
     assert acking.again() == [(2, 2), (3, 2)]
     acking.bench.pass_time(SECOND)
     assert acking.again() == []
-    told = [json.loads(payload) for _, _, payload in heard]
-    assert [(one["stream_seq"], one["deliveries"]) for one in told] == [(2, 2), (3, 2)]
+    reported = [json.loads(payload) for _, _, payload in heard]
+    assert [(one["stream_seq"], one["deliveries"]) for one in reported] == [(2, 2), (3, 2)]
     info = acking.bench.info("x")
     assert (info["num_ack_pending"], info["num_redelivered"]) == (0, 2)
     acking.bench.store_messages("s.new")
@@ -274,7 +297,7 @@ def test_a_message_that_left_the_stream_does_not_come_again() -> None:
 
 
 def test_messages_that_limits_removed_are_settled() -> None:
-    bench = ConsumerBench(stream={"max_msgs": 3})
+    bench = ConsumerHarness(stream={"max_msgs": 3})
     bench.store_messages("s.1", "s.2", "s.3")
     bench.consumer("x", ack_wait=SECOND)
     inbox = bench.pull("x", b"3")

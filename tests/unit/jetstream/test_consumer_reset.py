@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 
 pytestmark = pytest.mark.feature("consumer.reset")
 
 
-def reset(bench: ConsumerBench, body: Any = b"") -> Any:
+def reset(bench: ConsumerHarness, body: Any = b"") -> Any:
     return bench.request("$JS.API.CONSUMER.RESET.S.c", body)
 
 
-def with_five_delivered(**config: Any) -> ConsumerBench:
-    bench = ConsumerBench()
+def with_five_delivered(**config: Any) -> ConsumerHarness:
+    bench = ConsumerHarness()
     bench.store_messages(*["s.x"] * 5)
     bench.consumer("c", **config)
     messages = bench.pull("c", {"batch": 5}).take()
@@ -50,7 +50,7 @@ def test_a_reset_survives_a_restart() -> None:
     assert after.pull("c", {"batch": 5, "expires": SECOND}).seqs() == [4, 5]
 
 
-def test_what_is_acked_after_a_reset_counts_anew() -> None:
+def test_what_is_acked_after_a_reset_counts_again() -> None:
     bench = with_five_delivered()
     reset(bench, {"seq": 1})
     for message in bench.pull("c", {"batch": 5}).take():
@@ -75,7 +75,7 @@ def test_a_reset_that_the_deliver_policy_has_no_place_for_is_refused(
     assert (error["err_code"], error["description"]) == (10204, text)
 
 
-def test_nobody_answers_a_reset_of_no_consumer_or_stream() -> None:
-    bench = ConsumerBench()
+def test_a_reset_of_no_consumer_or_stream_gets_no_answer() -> None:
+    bench = ConsumerHarness()
     assert bench.messages("$JS.API.CONSUMER.RESET.S.c") == []
     assert bench.messages("$JS.API.CONSUMER.RESET.T.c", b"{") == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import MS, ConsumerBench, Inbox
+from tests.support.consumers import MS, ConsumerHarness, Inbox
 
 pytestmark = pytest.mark.feature("consumer.sampling")
 
@@ -18,7 +18,7 @@ def metrics(inbox: Inbox) -> list[Any]:
     return [json.loads(message.payload) for message in inbox.take()]
 
 
-def acked(bench: ConsumerBench, count: int, body: bytes = b"") -> None:
+def acked(bench: ConsumerHarness, count: int, body: bytes = b"") -> None:
     messages = bench.pull("c", {"batch": count}).take()
     bench.pass_time(25 * MS)
     for message in messages:
@@ -27,8 +27,8 @@ def acked(bench: ConsumerBench, count: int, body: bytes = b"") -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"+ACK", b"+NXT"])
-def test_every_ack_is_told_about_at_a_hundred_percent(body: bytes) -> None:
-    bench = ConsumerBench()
+def test_every_ack_is_sampled_at_a_hundred_percent(body: bytes) -> None:
+    bench = ConsumerHarness()
     inbox = Inbox(bench, SUBJECT)
     bench.store_messages("s.1", "s.2")
     bench.consumer("c", sample_freq="100%")
@@ -43,8 +43,8 @@ def test_every_ack_is_told_about_at_a_hundred_percent(body: bytes) -> None:
     assert (got[0]["stream"], got[0]["consumer"]) == ("S", "c")
 
 
-def test_a_quarter_of_the_acks_is_told_about_at_25_percent() -> None:
-    bench = ConsumerBench()
+def test_a_quarter_of_the_acks_is_sampled_at_25_percent() -> None:
+    bench = ConsumerHarness()
     inbox = Inbox(bench, SUBJECT)
     bench.store_messages(*["s.x"] * 40)
     bench.consumer("c", sample_freq="25")
@@ -52,8 +52,8 @@ def test_a_quarter_of_the_acks_is_told_about_at_25_percent() -> None:
     assert len(metrics(inbox)) == 10
 
 
-def test_nothing_is_gathered_while_nobody_listens() -> None:
-    bench = ConsumerBench()
+def test_nothing_is_gathered_while_no_client_listens() -> None:
+    bench = ConsumerHarness()
     bench.store_messages("s.1")
     consumer = bench.consumer("c", sample_freq="100")
     acked(bench, 1)
@@ -61,7 +61,7 @@ def test_nothing_is_gathered_while_nobody_listens() -> None:
 
 
 def test_an_ack_of_what_is_not_pending_is_no_sample() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     inbox = Inbox(bench, SUBJECT)
     bench.store_messages("s.1")
     bench.consumer("c", sample_freq="100")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import SECOND, ConsumerBench
+from tests.support.consumers import SECOND, ConsumerHarness
 
 pytestmark = pytest.mark.feature("consumer.deliver-policy", "consumer.filters")
 
@@ -40,7 +40,7 @@ STORED = ("s.a", "s.b", "s.a", "s.c", "s.b", "s.a")
 def test_a_consumer_begins_where_its_policy_says(
     config: dict[str, Any], expected: list[int], ack_policy: str
 ) -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     for subject in STORED:
         bench.store_messages(subject)
         bench.now += SECOND
@@ -54,7 +54,7 @@ def test_a_consumer_begins_where_its_policy_says(
 
 
 def test_last_per_subject_goes_on_with_what_is_stored_later() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages(*STORED)
     consumer = bench.consumer("x", deliver_policy="last_per_subject", filter_subject="s.>")
     inbox = bench.pull("x", b"2")
@@ -66,7 +66,7 @@ def test_last_per_subject_goes_on_with_what_is_stored_later() -> None:
 
 
 def test_other_filters_begin_with_the_last_messages_of_their_own() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages("s.a", "s.b", "s.a", "s.b", "s.c")
     config = {"durable_name": "x", "deliver_policy": "last_per_subject"}
     bench.consumer("x", **config, filter_subject="s.a")
@@ -79,14 +79,14 @@ def test_other_filters_begin_with_the_last_messages_of_their_own() -> None:
 
 
 def test_last_per_subject_is_everything_where_a_stream_keeps_one_message_a_subject() -> None:
-    bench = ConsumerBench(stream={"max_msgs_per_subject": 1})
+    bench = ConsumerHarness(stream={"max_msgs_per_subject": 1})
     bench.store_messages(*STORED)
     bench.consumer("x", deliver_policy="last_per_subject", filter_subject="s.>")
     assert bench.pull("x", b"9").seqs() == [4, 5, 6]
 
 
 def test_pending_is_exact_while_messages_come_and_go() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages(*STORED)
     bench.consumer("all")
     bench.consumer("some", filter_subject="s.a")
@@ -100,7 +100,7 @@ def test_pending_is_exact_while_messages_come_and_go() -> None:
 
 
 def test_a_changed_filter_takes_hold_at_once() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages(*STORED)
     bench.consumer("x", filter_subject="s.a")
     inbox = bench.pull("x", b"1")
@@ -111,7 +111,7 @@ def test_a_changed_filter_takes_hold_at_once() -> None:
 
 
 def test_a_purge_moves_position_and_floors() -> None:
-    bench = ConsumerBench()
+    bench = ConsumerHarness()
     bench.store_messages(*STORED)
     bench.consumer("x")
     bench.pull("x", b"2")

@@ -1,4 +1,4 @@
-"""Sources and mirrors that read their origin by a durable consumer made by somebody else (ADR-60)."""
+"""Sources and mirrors that read their origin by a durable consumer that another client made (ADR-60)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def payloads(js: EngineHarness, name: str) -> list[bytes]:
 
 
 def source_error(js: EngineHarness, name: str = "S") -> Any:
-    told = js.api(f"STREAM.INFO.{name}")
-    return (told.get("mirror") or told["sources"][0]).get("error")
+    reported = js.api(f"STREAM.INFO.{name}")
+    return (reported.get("mirror") or reported["sources"][0]).get("error")
 
 
 def publish(js: EngineHarness, first: int, upto: int) -> None:
@@ -63,8 +63,8 @@ def test_a_source_takes_what_the_consumer_delivers_and_acks_what_is_stored(reten
     assert payloads(js, "S") == [b"%d" % n for n in range(6)]
     js.wait_until(js.now + 2 * SECOND)
     settle(js)
-    told = info(js)
-    assert (told["ack_floor"]["stream_seq"], told["num_ack_pending"]) == (6, 0)
+    reported = info(js)
+    assert (reported["ack_floor"]["stream_seq"], reported["num_ack_pending"]) == (6, 0)
     assert js.state("O")["messages"] == (6 if retention == "limits" else 0)
     assert js.api("CONSUMER.NAMES.O")["consumers"] == ["c"]
     assert source_error(js) is None
@@ -128,8 +128,8 @@ def test_a_consumer_of_another_policy_is_refused_and_one_that_comes_later_is_fou
     mirror = {"name": "O", "consumer": {"name": "c", "deliver_subject": "d.m"}}
     js.api("STREAM.CREATE.M", {"name": "M", "mirror": mirror})
     js.wait_until(js.now + 6 * SECOND)
-    nobody = source_error(js)
-    assert (nobody["err_code"], nobody["description"]) == (
+    missing = source_error(js)
+    assert (missing["err_code"], missing["description"]) == (
         10045,
         "no response from $JS.API.CONSUMER.RESET.O.c",
     )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.jetstream.shared_state import SharedState
+from penstock.jetstream.engine import SharedState
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 

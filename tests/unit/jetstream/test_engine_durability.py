@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.jetstream.commit import LocalCommit
-from penstock.jetstream.shared_state import SharedState
+from penstock.jetstream.durability import Durability
+from penstock.jetstream.engine import SharedState
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
+from penstock.store.disk import LocalDisk
 from penstock.store.executor import InlineExecutor
 from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
+from tests.support.simdisks import FailingDisk
 
 pytestmark = pytest.mark.feature("stream.sync-interval")
 
@@ -123,8 +128,15 @@ def test_requests_wait_for_the_sync_and_see_what_was_published_before(tmp_path: 
     store.close()
 
 
+@pytest.mark.parametrize(
+    "part", [(LocalCommit, "_committed"), (Durability, "sync_ended"), (Durability, "_on")],
+    ids=lambda part: part[1],
+)  # fmt: skip
 def test_a_fault_at_the_end_of_a_sync_does_not_block_requests_for_other_streams(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+    part: tuple[type, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    noted_faults: list[BaseException],
 ) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("A", "a")
@@ -137,10 +149,14 @@ def test_a_fault_at_the_end_of_a_sync_does_not_block_requests_for_other_streams(
     js.tick()
     assert heard == []
 
+    owner, name = part
+    whole = getattr(owner, name)
+
     def finish(*args: object) -> None:
+        monkeypatch.setattr(owner, name, whole)
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(LocalCommit, "_committed", finish)
+    monkeypatch.setattr(owner, name, finish)
     wakes = js.wakes
     later.drain()
     assert str(noted_faults.pop()) == "injected"
@@ -148,6 +164,9 @@ def test_a_fault_at_the_end_of_a_sync_does_not_block_requests_for_other_streams(
     js.tick()
     assert not js.engine.commit.in_flight and list(js.engine.offline) == ["A"]
     assert json.loads(heard[0][2])["config"]["name"] == "B"
+    publish(js.index, b"b", b"", b"", b"one")
+    js.tick()
+    assert js.engine.commit.in_flight
     js.engine.close()
     store.close()
 
@@ -421,7 +440,62 @@ def test_a_fault_at_the_start_of_a_sync_does_not_block_requests_for_other_stream
         publish(js.index, b"a", b"", b"", b"one")
         js.tick()
     assert str(noted_faults.pop()) == "injected"
-    assert list(js.engine.offline) == ["A"] and js.engine.commit.in_flight == 0
+    assert list(js.engine.offline) == ["A"] and not js.engine.commit.in_flight
     assert js.api("STREAM.INFO.B")["config"]["name"] == "B"
     js.engine.close()
+    store.close()
+
+
+def test_what_a_failed_periodic_sync_covered_is_on_the_disk_after_the_next_one() -> None:
+    disk = FailingDisk(Random(1))
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"), sync_interval_ns=20 * SECOND)
+    js.create("A", "a")
+    js.request("a", b"x")
+    disk.fails_at = "sync"
+    for _ in range(2):
+        js.wait_until(js.now + 21 * SECOND)
+    assert not disk.fails_at
+    disk.lose_power(all_of_it=True)
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"), now=js.now)
+    assert js.state("A")["messages"] == 1
+
+
+def test_what_a_failed_write_kept_is_republished_when_a_failed_periodic_sync_wrote_it() -> None:
+    disk = FailingDisk(Random(1))
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"), sync_interval_ns=20 * SECOND)
+    js.create("A", "a", republish={"src": ">", "dest": "rp.>"})
+    again = js.listen(b"rp.a")
+    js.request("a", b"1")
+    js.now = js.engine.commit.sync_due or 0
+    disk.fails_at = "write"
+    assert "error" in js.request("a", b"2")
+    disk.fails_at = "sync"
+    js.engine.tick.on_time(js.now)
+    js.tick()
+    assert [payload for _, _, payload in again] == [b"1", b"2"]
+
+
+# -- the end
+
+
+@pytest.mark.feature("stream.storage")
+def test_an_engine_syncs_the_directories_of_its_consumers_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    js.create("S", "S.>")
+    for n in range(20):
+        config = {"durable_name": f"c{n}", "ack_policy": "explicit"}
+        js.api(f"CONSUMER.DURABLE.CREATE.S.c{n}", {"stream_name": "S", "config": config})
+    synced: Counter[str] = Counter()
+    sync_directory = LocalDisk.sync_directory
+
+    def note(self: LocalDisk, path: Path) -> None:
+        synced[path.name] += 1
+        sync_directory(self, path)
+
+    monkeypatch.setattr(LocalDisk, "sync_directory", note)
+    js.engine.close()
+    assert synced["consumers"] == 1 and {synced[f"c{n}"] for n in range(20)} == {1}
     store.close()

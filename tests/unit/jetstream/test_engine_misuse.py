@@ -126,7 +126,7 @@ header_blocks = st.one_of(
 
 
 def sent(js: EngineHarness, subject: bytes, header: bytes, payload: bytes) -> bool:
-    """Publishes with the reply `answer`; False when it reached nobody, as malformed subjects do."""
+    """Publishes with the reply `answer`; False when it had no receiver, like all malformed subjects."""
     try:
         return publish(js.index, subject, b"answer", header, payload) > 0
     except ValueError:

@@ -45,7 +45,7 @@ def test_a_stream_recreated_in_one_tick_does_not_get_the_old_ones_messages() -> 
     js.create("S", "s")
     publish(js.index, b"s", b"", b"", b"old")
     stream = js.engine.streams["S"]
-    js.engine.delete_stream("S")
+    js.engine.registry.delete("S")
     js.create("S", "s")
     js.tick()
     assert js.engine.streams["S"] is not stream

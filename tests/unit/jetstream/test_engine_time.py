@@ -185,7 +185,7 @@ def test_a_tick_is_asked_for_once_and_not_by_the_tick_itself() -> None:
     assert js.wakes == wakes + 1
 
 
-def test_assets_are_announced_to_whoever_listens() -> None:
+def test_assets_are_announced_to_those_who_listen() -> None:
     js = EngineHarness()
     js.create("QUIET")
     heard = js.listen(b"$JS.EVENT.ADVISORY.STREAM.>")
@@ -266,7 +266,7 @@ def test_message_ids_of_the_window_are_known_after_a_restart(tmp_path: Path) -> 
     store.close()
 
 
-def test_what_expired_while_nobody_ran_is_gone(tmp_path: Path) -> None:
+def test_what_expired_while_no_server_ran_is_gone(tmp_path: Path) -> None:
     store, js = open_on(tmp_path)
     js.create("A", "a", max_age=10 * SECOND)
     js.request("a", b"x")

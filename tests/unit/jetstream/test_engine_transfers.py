@@ -122,7 +122,7 @@ def test_no_more_chunks_leave_than_the_window_holds() -> None:
     assert receiver.end in OK and 0 < len(receiver.chunks[-1]) < 1024
 
 
-def test_a_receiver_that_stops_acking_is_told_after_five_seconds() -> None:
+def test_a_receiver_that_stops_acking_is_notified_after_five_seconds() -> None:
     js = filled(count=400)
     complete = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.S")
     receiver = Receiver(js)
@@ -236,7 +236,7 @@ def test_messages_of_after_the_request_are_not_in_the_backup() -> None:
     assert response["state"]["messages"] == 399 and response["state"]["last_seq"] == 400
 
 
-def test_a_restore_is_told_in_advisories() -> None:
+def test_a_restore_is_announced_in_advisories() -> None:
     js = filled()
     create = js.listen(b"$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_CREATE.S")
     answer, data = backed_up(js)
@@ -246,13 +246,13 @@ def test_a_restore_is_told_in_advisories() -> None:
     other = EngineHarness()
     heard = other.listen(b"$JS.EVENT.ADVISORY.STREAM.*.S")
     restored(other, begun(other, answer), data)
-    told = [json.loads(body) for _, _, body in heard]
-    assert [one["type"].rpartition(".")[2] for one in told] == [
+    reported = [json.loads(body) for _, _, body in heard]
+    assert [one["type"].rpartition(".")[2] for one in reported] == [
         "restore_create",
         "stream_action",
         "restore_complete",
     ]
-    assert told[-1]["bytes"] == len(data)
+    assert reported[-1]["bytes"] == len(data)
 
 
 def test_a_name_and_its_subjects_are_taken_while_they_are_restored() -> None:

@@ -25,7 +25,7 @@ def js() -> EngineHarness:
 
 
 def reader_of(js: EngineHarness, name: str) -> ExternalReader:
-    (reader,) = js.engine.sourcing._readers[name]
+    (reader,) = js.engine.sourcing.readers[name]
     assert isinstance(reader, ExternalReader)
     return reader
 
@@ -60,7 +60,7 @@ def test_a_mirror_and_a_source_follow(js: EngineHarness) -> None:
     js.api("STREAM.DELETE.M")
     js.api("STREAM.DELETE.S")
     later(js, 30)
-    assert not js.engine.streams["O"].consumers  # nobody listens to them any more
+    assert not js.engine.streams["O"].consumers  # they have no subscribers any more
 
 
 def test_a_delivery_that_got_lost_is_noticed_by_the_next_one(js: EngineHarness) -> None:
@@ -90,7 +90,7 @@ def test_a_heartbeat_tells_of_a_delivery_that_got_lost(js: EngineHarness) -> Non
     assert content(js, "M") == content(js, "O")
 
 
-def test_a_consumer_that_falls_silent_is_made_anew(js: EngineHarness) -> None:
+def test_a_consumer_that_falls_silent_is_recreated(js: EngineHarness) -> None:
     mirror(js)
     put(js, b"0")
     js.api(f"CONSUMER.DELETE.O.{reader_of(js, 'M')._consumer}")
@@ -159,7 +159,7 @@ def test_a_missing_origin_is_asked_for_less_and_less_often(js: EngineHarness) ->
     assert payloads(js, "M") == [b"x"] and "error" not in origin_info(js, "M")
 
 
-def test_an_api_that_nobody_answers_is_said(js: EngineHarness) -> None:
+def test_an_api_without_responders_is_reported(js: EngineHarness) -> None:
     make(js, "M", mirror={"name": "O", "external": {"api": "far.away", "deliver": ""}})
     make(js, "S", sources=[{"name": "O", "external": {"api": "far.away", "deliver": ""}}])
     settle(js)
@@ -188,7 +188,7 @@ def test_a_start_by_time_and_filters_reach_the_consumer(js: EngineHarness) -> No
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_an_origin_that_keeps_what_is_needed_lets_go_of_what_is_stored(retention: str) -> None:
+def test_an_origin_that_keeps_what_is_needed_removes_what_is_stored(retention: str) -> None:
     js = EngineHarness(domain="hub")
     js.create("O", "o.*", retention=retention)
     make(js, "S", sources=[{"name": "O", "external": EXTERNAL}])

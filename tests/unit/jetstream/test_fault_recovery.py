@@ -24,7 +24,7 @@ from tests.support.fault_sites import Injection, Site, recorded, visible_kernels
 
 pytestmark = pytest.mark.feature("operations.fault-containment")
 
-SHARE_S = 8.0
+SHARE_S = 5.0
 
 
 @pytest.fixture(autouse=True)

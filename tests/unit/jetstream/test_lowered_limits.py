@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from penstock.jetstream import engine, slices
+from penstock.jetstream import slices, stream_removals
 from penstock.jetstream.stream import purge, shrinking
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.protocol import headers
 from penstock.store.file import FileStore
+from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.engine import START_NS, EngineHarness
 
 pytestmark = pytest.mark.feature("stream.long-requests")
@@ -240,7 +243,7 @@ def test_notes_of_what_slices_remove_are_written_while_they_go_on(
     """Those of a million messages, written with the last slice, took a sixth of a second."""
     monkeypatch.setattr(slices, "WORK", 1)
     monkeypatch.setattr(shrinking, "PART_WORK", 1)
-    monkeypatch.setattr(engine, "NOTED_REMOVALS", 64)
+    monkeypatch.setattr(stream_removals, "NOTED_REMOVALS", 64)
     store = FileStore(tmp_path)
     js = filled(EngineHarness(store.account("$G")))
     log = js.engine.streams["S"].log
@@ -274,3 +277,36 @@ def test_the_clock_of_a_shrinking_stream_is_the_present_one(monkeypatch: pytest.
     while not answers:
         js.tick()
     assert contents(js) == []
+
+
+EXPIRES = headers.build([(headers.TTL, "1")])
+
+
+@pytest.mark.parametrize("lowered", [{"max_msgs_per_subject": 1}, {"max_msgs": 1}, {"max_bytes": 60}])
+def test_an_expired_message_that_power_loss_brings_back_makes_no_other_go(lowered: dict[str, int]) -> None:
+    disk = SimDisk(Random(1))
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"))
+    js.create("T", "t.>", allow_msg_ttl=True)
+    js.request("t.a", b"kept")
+    js.request("t.a", b"expires", EXPIRES)
+    js.engine.streams["T"].store.sync()
+    js.wait_until(START_NS + 2 * SECOND)
+    update = {"name": "T", "subjects": ["t.>"], "allow_msg_ttl": True, **lowered}
+    assert js.api("STREAM.UPDATE.T", update)["state"]["messages"] == 1
+    disk.lose_power(all_of_it=True)
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"), now=js.now)
+    message = js.engine.streams["T"].log.load_last(b"t.a")
+    assert message is not None and message.payload == b"kept"
+
+
+def test_a_message_stays_replaced_by_one_that_expired_while_the_server_was_down() -> None:
+    disk = SimDisk(Random(1))
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"))
+    js.create("T", "t.>", allow_msg_ttl=True, max_msgs_per_subject=1)
+    log = js.engine.streams["T"].log
+    log.append(b"t.a", b"", b"replaced", START_NS)
+    log.append(b"t.a", EXPIRES, b"expires", START_NS)
+    js.engine.streams["T"].store.write()  # and is killed before the tombstone of the first is written
+    disk.restart()
+    js = EngineHarness(FileStore("/store", disk=disk).account("$G"), now=START_NS + 2 * SECOND)
+    assert js.state("T")["messages"] == 0

@@ -42,7 +42,7 @@ def payloads(js: EngineHarness, name: str) -> list[bytes]:
 
 
 def settle(js: EngineHarness) -> None:
-    """Ticks until nobody asks for another one."""
+    """Ticks until no part asks for another one."""
     for _ in range(1000):
         before = js.wakes
         js.tick()
@@ -168,7 +168,7 @@ def test_a_mirror_that_catches_up_takes_a_bounded_slice_of_each_tick(
         assert js.request("busy", b"x")["stream"] == "BUSY"  # served in the very tick
         ticks += 1
         assert sum(held()) - sum(before) <= 24  # of two ticks
-        assert abs(held()[0] - held()[1]) <= 24  # in turns
+        assert abs(held()[0] - held()[1]) <= 24  # round robin
         before = held()
         js.engine.tick.apply(js.now)
         assert origin_info(js, "M1")["lag"] <= 300 - before[0]
@@ -254,7 +254,7 @@ def test_a_mirror_keeps_times_and_its_own_max_age() -> None:
     assert payloads(js, "O") == [b"old"]
 
 
-def test_a_mirror_of_an_interest_stream_keeps_the_sequences_nobody_wants() -> None:
+def test_a_mirror_of_an_interest_stream_keeps_the_sequences_that_no_consumer_wants() -> None:
     js = EngineHarness()
     js.create("O", "o.*")
     make(js, "M", mirror={"name": "O"}, retention="interest")
@@ -397,7 +397,9 @@ def test_interest_of_a_mirror_counts_and_others_are_waited_for() -> None:
     for n in range(3):
         js.request(f"o.{n}", b"%d" % n)
     settle(js)
-    assert payloads(js, "M") == payloads(js, "O") == [b"1"]  # c has not acked it, nobody wants the others
+    assert (
+        payloads(js, "M") == payloads(js, "O") == [b"1"]
+    )  # c has not acked it, no filter matches the others
     js.api("CONSUMER.DELETE.O.c")
     settle(js)
     assert payloads(js, "O") == []

@@ -1,7 +1,7 @@
 """Mirrors and sources on disk: wherever the process is killed, every message comes once, none is missed.
 
 The disk is copied before and after everything that is done to it, writes also in their middle; each copy is
-what a process killed at that instant leaves. Each is opened, goes on to the end, and is held against the
+what a process killed at that instant leaves. Each is opened, goes on to the end, and is compared with the
 origin.
 """
 
@@ -66,7 +66,7 @@ def opened(root: Path, film: LocalDisk | None = None) -> tuple[FileStore, Engine
 
 
 def after_each_crash(root: Path, script: Step, check: Step) -> int:
-    """Runs the script, and the check on what each crash on its way leaves; returns how many there were."""
+    """Runs the script, and the check on what each crash meanwhile leaves; returns how many there were."""
     film = FilmedDisk()
     copies: list[Path] = []
     _, js = opened(root / "store", film)

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.jetstream import source_consumer as origin_consumer
+from penstock.jetstream import source_consumer
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-from penstock.jetstream.engine import JetStreamEngine
+from penstock.jetstream.sourcing_ports import SourcingPorts
 from penstock.jetstream.stream.source_positions import Note
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.wire.dispatch import publish
@@ -20,6 +20,7 @@ from penstock.store.executor import InlineExecutor
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.engine import EngineHarness
+from tests.support.simdisks import FailingDisk
 from tests.unit.jetstream.test_engine_durability import syncing_engine
 from tests.unit.jetstream.test_mirrors import make, payloads, settle
 
@@ -117,13 +118,13 @@ def test_another_source_of_the_same_origin_leaves_the_first_its_consumer() -> No
 def test_a_sync_that_ends_while_the_consumer_of_an_origin_is_made_does_not_disturb_its_readers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make_consumer = origin_consumer.make
+    make_consumer = source_consumer.make
 
-    def make_slowly(engine: JetStreamEngine, *about: Any) -> ConsumerReplica:
-        engine.tick.committed(engine.streams["X"])  # making one waits for what the disk has to do
-        return make_consumer(engine, *about)
+    def make_slowly(ports: SourcingPorts, *about: Any) -> ConsumerReplica:
+        js.engine.tick.committed(js.engine.streams["X"])  # making one waits for what the disk has to do
+        return make_consumer(ports, *about)
 
-    monkeypatch.setattr(origin_consumer, "make", make_slowly)
+    monkeypatch.setattr(source_consumer, "make", make_slowly)
     js = EngineHarness()
     js.create("O", "o", retention="workqueue")
     js.create("X", "x")
@@ -135,7 +136,7 @@ def test_a_sync_that_ends_while_the_consumer_of_an_origin_is_made_does_not_distu
     assert payloads(js, "OF_X") == [b"x"]
 
 
-def test_a_sync_that_ends_before_publishes_are_written_lets_nobody_copy_them(tmp_path: Path) -> None:
+def test_a_sync_that_ends_before_publishes_are_written_lets_no_mirror_copy_them(tmp_path: Path) -> None:
     later, store, js = syncing_engine(tmp_path)
     js.create("O", "o")
     js.create("S", "s", sources=[{"name": "O"}])
@@ -204,7 +205,7 @@ def test_a_note_that_power_loss_made_void_does_not_come_back_with_the_next_power
         disk.sync(disk.open(msgs / name))
     disk.sync_directory(msgs)
     disk.lose_power(all_of_it=True)
-    assert started().source_states[0].seq == 4
+    assert started().sources.states[0].seq == 4
 
 
 def test_a_source_that_is_removed_and_added_again_goes_on_where_it_stopped() -> None:
@@ -225,6 +226,29 @@ def test_a_source_that_is_removed_and_added_again_goes_on_where_it_stopped() -> 
     assert payloads(js, "S") == [b"1", b"2", b"3", b"other"]
 
 
+def test_a_source_whose_note_power_loss_made_void_goes_on_where_it_stopped() -> None:
+    """It was removed before the power loss, and other sources are noted after it."""
+    js = EngineHarness()
+    for name in "OPQ":
+        js.create(name, name.lower())
+    js.create("S", "s", sources=[{"name": "P"}])
+    header = headers.build([(headers.STREAM_SOURCE, f"O 1 > > o {js.engine.streams['O'].identity}")])
+    js.request("o", b"1")
+    stream = js.engine.streams["S"]
+    stream.log.append(b"o", header, b"1", js.now)  # of a source that it no longer has
+    stream.store.write()
+    js = js.restart()
+    settle(js)
+    js.request("p", b"other")
+    settle(js)
+    js.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": [{"name": "Q"}]})
+    js.request("q", b"third")
+    settle(js)
+    js.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s"], "sources": [{"name": "O"}]})
+    settle(js)
+    assert payloads(js, "S") == [b"1", b"other", b"third"]
+
+
 def test_a_work_queue_lets_go_what_one_source_took_when_the_other_one_is_gone() -> None:
     js = EngineHarness()
     js.create("O", "o", retention="workqueue")
@@ -239,3 +263,25 @@ def test_a_work_queue_lets_go_what_one_source_took_when_the_other_one_is_gone() 
     js.api("STREAM.DELETE.S")
     settle(js)
     assert payloads(js, "O") == []
+
+
+def test_an_update_that_the_disk_refused_leaves_the_stream_its_sources() -> None:
+    """The positions of sources have a file of their own, which is opened first for the new source."""
+    operation, answer = 0, {"error": {}}
+    while "error" in answer:
+        operation += 1
+        disk = FailingDisk(Random(1))
+        js = EngineHarness(FileStore("/store", disk=disk).account("$G"))
+        for name in ("O", "P"):
+            js.create(name)
+        js.create("T", sources=[{"name": "O"}])
+        disk.fails_in = operation
+        answer = js.api("STREAM.UPDATE.T", {"name": "T", "sources": [{"name": "P"}]})
+        disk.fails_in = 0
+        known = "O" if "error" in answer else "P"
+        assert [one["name"] for one in js.api("STREAM.INFO.T")["config"]["sources"]] == [known]
+        js.request(known, b"x")
+        for _ in range(5):
+            js.tick()
+        assert js.state("T")["messages"] == 1, operation
+    assert operation > 5

@@ -1,4 +1,4 @@
-"""What a request costs grows with its size, whatever it holds: nobody waits long for somebody else's."""
+"""What a request costs grows with its size, whatever it holds: no client waits long for another's."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_streams_that_share_origins_are_visited_once_each() -> None:
     assert "detected cycle" in js.api("STREAM.UPDATE.L0x", circle)["error"]["description"]
 
 
-def test_the_subjects_of_a_stream_are_free_once_it_lets_go_of_them() -> None:
+def test_the_subjects_of_a_stream_are_free_once_it_gives_them_up() -> None:
     js = EngineHarness()
     js.create("S", "a.*", "b")
 

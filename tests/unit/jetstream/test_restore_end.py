@@ -144,7 +144,7 @@ def test_a_restored_stream_is_opened_in_slices_between_which_others_are_served(
     monkeypatch.setattr(ingest, "scan_headers", scanned)
     monkeypatch.setattr(ingest, "recover_ids", recovered)
     lower_slices(monkeypatch)
-    restores = js.engine.transfers._restores
+    restores = js.engine.transfers.restores
     while not restores["S"]._adopting:
         js.tick()
     ticks, log = 0, restores["S"]._store.log  # type: ignore[union-attr]
@@ -161,7 +161,7 @@ def test_a_restored_stream_is_opened_in_slices_between_which_others_are_served(
     assert contents(js) == contents(expected)
     mine, other = js.engine.streams["S"], expected.engine.streams["S"]
     assert len(mine.ids) == len(other.ids) and mine.ids.last_id == other.ids.last_id
-    assert mine.next_deadline() == other.next_deadline()
+    assert mine.timers.next_deadline() == other.timers.next_deadline()
     assert mine.expiry.ttls._never == other.expiry.ttls._never
     assert json.loads(end[0][2])["state"] == expected.state("S")
 
@@ -202,7 +202,7 @@ def test_a_crash_while_a_restored_stream_is_opened_leaves_the_whole_stream(
     js = EngineHarness(store.account("$G"))
     data, settings = CASES[case]
     end, kills = sent(js, data, **settings), 0
-    while not js.engine.transfers._restores["S"]._adopting:
+    while not js.engine.transfers.restores["S"]._adopting:
         js.tick()
     while not end:
         for _ in range(7):

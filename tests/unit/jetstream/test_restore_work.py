@@ -1,4 +1,4 @@
-"""What a restore costs, whatever its archive says: work for each turn, and memory of all together."""
+"""What a restore costs, whatever its archive says: work in each iteration, and memory of all together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.jetstream import opening, restore, snapshot, transfers
-from penstock.jetstream.shared_state import SharedState
+from penstock.jetstream.engine import SharedState
 from penstock.jetstream.snapshot import pack_consumer
 from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
 from penstock.kernels.consumer.ack_state import AckState
@@ -246,7 +246,7 @@ def test_a_consumer_with_many_pending_messages_is_packed_and_made_in_many_turns(
     assert max(works[:-1]) <= transfers.WORK and sum(works) > 10 * transfers.WORK
 
 
-def test_consumers_of_a_restored_stream_are_opened_in_turns_and_nothing_reaches_it_before(
+def test_consumers_of_a_restored_stream_are_opened_in_slices_and_nothing_reaches_it_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = 20
@@ -257,7 +257,7 @@ def test_consumers_of_a_restored_stream_are_opened_in_turns_and_nothing_reaches_
     heard = js.listen(b"end")
     publish(js.index, subject.encode(), b"end", b"", b"")
     monkeypatch.setattr(opening, "CONSUMER_WORK", transfers.WORK)
-    ticks_until(js, lambda: js.engine.transfers._restores["S"]._adopting)
+    ticks_until(js, lambda: js.engine.transfers.restores["S"]._adopting)
     assert (
         ticks_until(js, lambda: heard or js.api("STREAM.INFO.S")["error"]["err_code"] != 10059) > count // 3
     )
@@ -274,7 +274,7 @@ def test_a_server_that_stops_while_a_restored_stream_is_opened_leaves_nothing_op
     sent(js, subject, IDENTIFIER + encode_chunks(state(consumer_count=20) + entries + END))
     monkeypatch.setattr(opening, "CONSUMER_WORK", transfers.WORK)
     publish(js.index, subject.encode(), b"end", b"", b"")
-    ticks_until(js, lambda: js.engine.transfers._restores["S"]._adopting)
+    ticks_until(js, lambda: js.engine.transfers.restores["S"]._adopting)
     js.engine.close()
     assert not js.engine.streams and not js.store.stream_names()
     assert not js.index.has_interest(b"$JS.ACK.S.C1.1.1.1.1.1") and not js.index.has_interest(b"S")

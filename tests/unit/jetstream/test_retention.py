@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from penstock.store.file import FileStore
-from tests.support.consumers import SECOND, ConsumerBench, Delivered
+from tests.support.consumers import SECOND, ConsumerHarness, Delivered
 
 WORK_QUEUE = {"retention": "workqueue"}
 INTEREST = {"retention": "interest"}
 
 
-class Bench(ConsumerBench):
+class Bench(ConsumerHarness):
     """A bench whose stream S has a retention; `left` are its sequences."""
 
     def __init__(self, retention: str, **settings: Any) -> None:
@@ -30,7 +30,7 @@ class Bench(ConsumerBench):
         return left(self)
 
 
-def left(bench: ConsumerBench) -> list[int]:
+def left(bench: ConsumerHarness) -> list[int]:
     log = bench.engine.streams["S"].log
     found, seq = [], log.next_seq(1)
     while seq:
@@ -39,11 +39,11 @@ def left(bench: ConsumerBench) -> list[int]:
     return found
 
 
-def delivered(bench: ConsumerBench, name: str, batch: int = 100) -> dict[int, Delivered]:
+def delivered(bench: ConsumerHarness, name: str, batch: int = 100) -> dict[int, Delivered]:
     return {one.seq: one for one in bench.pull(name, {"batch": batch, "no_wait": True}).take() if one.reply}
 
 
-def ack(bench: ConsumerBench, *messages: Delivered, body: bytes = b"") -> None:
+def ack(bench: ConsumerHarness, *messages: Delivered, body: bytes = b"") -> None:
     for message in messages:
         bench.ack(message, body)
     bench.tick()
@@ -322,7 +322,7 @@ def test_an_ephemeral_consumer_that_expires_takes_its_needs_with_it() -> None:
 
 
 @pytest.mark.feature("stream.interest")
-def test_filters_that_change_let_go_what_nobody_takes_any_more() -> None:
+def test_filters_that_change_remove_what_no_consumer_takes_any_more() -> None:
     bench = Bench("interest")
     bench.consumer("c", durable_name="c")
     bench.store_messages("s.a", "s.b", "s.a")
@@ -419,7 +419,7 @@ def test_a_purge_takes_what_is_not_acked(retention: str) -> None:
 
 
 @pytest.mark.feature("stream.interest")
-def test_a_stream_that_turns_to_interest_lets_go_what_nobody_needs() -> None:
+def test_a_stream_that_turns_to_interest_removes_what_no_consumer_needs() -> None:
     """Limits and interest may be exchanged."""
     bench = Bench("limits")
     bench.store_messages("s.1", "s.2", "s.3", "s.4")
@@ -465,7 +465,7 @@ def test_a_crash_between_ack_and_removal_ends_in_the_same_state(
 ) -> None:
     """Whichever of the two was not written."""
     running = FileStore(tmp_path / "running")
-    bench = ConsumerBench(running.account("$G"), stream={"retention": retention})
+    bench = ConsumerHarness(running.account("$G"), stream={"retention": retention})
     consumer = bench.consumer("c", durable_name="c")
     bench.store_messages(*[f"s.{i}" for i in range(6)])
     got = delivered(bench, "c", 5)
@@ -478,7 +478,7 @@ def test_a_crash_between_ack_and_removal_ends_in_the_same_state(
         consumer.write()
     shutil.copytree(tmp_path / "running", tmp_path / "crashed")
     store = FileStore(tmp_path / "crashed")
-    again = ConsumerBench(store.account("$G"), now=bench.now)
+    again = ConsumerHarness(store.account("$G"), now=bench.now)
     assert left(again) == [3, 5, 6]
     assert again.info("c")["num_ack_pending"] == 2
     again.pass_time(31 * SECOND)
@@ -492,7 +492,7 @@ def test_a_crash_between_ack_and_removal_ends_in_the_same_state(
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_what_is_skipped_and_removed_is_the_same_after_a_restart(tmp_path: Path, retention: str) -> None:
     store = FileStore(tmp_path)
-    bench = ConsumerBench(store.account("$G"), stream={"retention": retention})
+    bench = ConsumerHarness(store.account("$G"), stream={"retention": retention})
     bench.store_messages("s.0", "s.0")
     bench.consumer("c", durable_name="c", filter_subject="s.1")
     bench.store_messages("s.1", "s.2", "s.1", "s.2", "s.1")
@@ -501,7 +501,7 @@ def test_what_is_skipped_and_removed_is_the_same_after_a_restart(tmp_path: Path,
     bench.engine.close()
     store.close()
     store = FileStore(tmp_path)
-    again = ConsumerBench(store.account("$G"), now=bench.now)
+    again = ConsumerHarness(store.account("$G"), now=bench.now)
     assert left(again) == kept
     assert again.state("S") == before
     again.engine.close()
@@ -536,7 +536,7 @@ def test_a_reset_forward_gives_up_what_it_passes_over_in_an_interest_stream() ->
 
 
 @pytest.mark.feature("stream.work-queue", "consumer.reset")
-def test_a_reset_of_a_work_queues_consumer_loses_nothing_that_nobody_acked() -> None:
+def test_a_reset_of_a_work_queues_consumer_loses_nothing_that_was_not_acked() -> None:
     bench = Bench("workqueue")
     bench.consumer("c", durable_name="c")
     bench.store_messages("s.1", "s.2", "s.3", "s.4")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.kernels.wire.dispatch import publish
-from tests.support.consumers import MS, SECOND, ConsumerBench, Inbox
+from tests.support.consumers import MS, SECOND, ConsumerHarness, Inbox
 
 pytestmark = pytest.mark.feature("consumer.counters")
 
@@ -20,16 +20,16 @@ ORDERS = {"subjects": ["ORDERS.*"]}
 MINUTE = 60 * SECOND
 
 
-def orders() -> ConsumerBench:
-    return ConsumerBench(stream=ORDERS)
+def orders() -> ConsumerHarness:
+    return ConsumerHarness(stream=ORDERS)
 
 
-def state(bench: ConsumerBench) -> dict[str, Any]:
+def state(bench: ConsumerHarness) -> dict[str, Any]:
     answer: dict[str, Any] = bench.request("$JS.API.STREAM.INFO.S")["state"]
     return answer
 
 
-def counters(bench: ConsumerBench, name: str) -> tuple[tuple[int, int], tuple[int, int], int, int]:
+def counters(bench: ConsumerHarness, name: str) -> tuple[tuple[int, int], tuple[int, int], int, int]:
     """(last delivered, ack floor, pending acks, redelivered), each sequence as (consumer, stream)."""
     info = bench.info(name)
     delivered, floor = info["delivered"], info["ack_floor"]
@@ -41,11 +41,11 @@ def counters(bench: ConsumerBench, name: str) -> tuple[tuple[int, int], tuple[in
     )
 
 
-def publish_order(bench: ConsumerBench, n: int) -> None:
+def publish_order(bench: ConsumerHarness, n: int) -> None:
     bench.store_messages("ORDERS.processed", payload=b"order %d" % n)
 
 
-def next_order(bench: ConsumerBench, name: str, *, ack: bool = True) -> bytes:
+def next_order(bench: ConsumerHarness, name: str, *, ack: bool = True) -> bytes:
     message = bench.pull(name, b"1").take()[0]
     if ack:
         bench.ack(message)
@@ -98,7 +98,7 @@ def test_the_walkthrough_of_deduplication() -> None:
 
 @pytest.mark.feature("stream.size-accounting")
 def test_hello_on_a_subject_of_four_characters_takes_39_bytes() -> None:
-    bench = ConsumerBench(stream={"subjects": ["four"]})
+    bench = ConsumerHarness(stream={"subjects": ["four"]})
     bench.store_messages("four", payload=b"hello")
     assert state(bench)["bytes"] == 39
 
@@ -141,7 +141,7 @@ def test_the_walkthrough_of_a_start_two_minutes_ago() -> None:
 
 @pytest.mark.feature("consumer.durable-ephemeral")
 def test_the_walkthrough_of_an_ephemeral_monitor() -> None:
-    """It lives as long as somebody listens on its subject, and a short grace period more."""
+    """It lives as long as its subject has a subscriber, and a short grace period more."""
     bench = orders()
     for n in range(1, 4):
         publish_order(bench, n)

@@ -23,7 +23,7 @@ NOT_FOUND, SEALED = 10059, 10109
 
 
 def client() -> Sink:
-    """Somebody whose requests are told apart from others'."""
+    """A client whose requests are distinguished from others'."""
     return ServiceSink(lambda *message: None)
 
 
@@ -36,7 +36,7 @@ def filled(count: int = MANY, subject: str = "s.%d", **settings: Any) -> EngineH
 
 
 class Asked:
-    """A request that is on its way. answers: what came so far; ticks: those that it took."""
+    """A request in progress. answers: what came so far; ticks: those that it took."""
 
     def __init__(
         self, js: EngineHarness, subject: str, body: Any, name: str = "", by: Sink | None = None
@@ -184,7 +184,7 @@ def test_answers_leave_in_the_order_of_a_clients_requests_and_others_are_served_
     assert [subject for subject, _, _ in heard[1:]] == [
         b"answer.first", b"answer.second", b"answer.third", b"answer.fourth",
     ]  # fmt: skip
-    assert not js.engine.slices and not js.engine.slices.holds(one)
+    assert not js.engine.slices and one not in js.engine.slices.owners
 
 
 def test_unfinished_requests_have_turns_and_a_tick_does_the_work_of_one(

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.engine import JetStreamEngine
+from penstock.jetstream.engine import JetStreamEngine, SharedState
 from penstock.jetstream.limits import FAST_INFLIGHT_PER_STREAM, FAST_INFLIGHT_TOTAL
-from penstock.jetstream.shared_state import SharedState
 from penstock.jetstream.stream import fast_batches as fast
 from penstock.jetstream.stream.fast_batches import BACKLOG_BYTES, FLOW_SHARED, flow_limit
 from penstock.kernels.wire.dispatch import publish
@@ -264,7 +263,7 @@ def test_the_more_waits_the_smaller_the_share() -> None:
 
 
 @pytest.mark.feature("fast-ingest.gap-ok")
-def test_with_ok_a_gap_is_told_and_the_batch_goes_on(harness: EngineHarness) -> None:
+def test_with_ok_a_gap_is_reported_and_the_batch_goes_on(harness: EngineHarness) -> None:
     publisher = FastPublisher(harness, gap="ok")
     publisher.ask(1, START, b"1")
     assert publisher.ask(5, APPEND, b"5") == [gap(1, 5)]
@@ -302,7 +301,7 @@ def test_a_sequence_that_was_there_ends_the_batch_in_both_modes(harness: EngineH
     assert payloads(harness) == [b"1", b"2", b"3"]
 
 
-def test_an_ended_batch_may_begin_anew(harness: EngineHarness) -> None:
+def test_an_ended_batch_may_begin_again(harness: EngineHarness) -> None:
     publisher = FastPublisher(harness)
     publisher.send(1, START)
     assert publisher.ask(2, COMMIT)[-1] == final(2, 2)
@@ -315,7 +314,7 @@ def test_an_ended_batch_may_begin_anew(harness: EngineHarness) -> None:
 
 
 @pytest.mark.feature("fast-ingest.message-errors")
-def test_with_ok_a_refused_message_is_told_and_the_rest_goes_on(harness: EngineHarness) -> None:
+def test_with_ok_a_refused_message_is_reported_and_the_rest_goes_on(harness: EngineHarness) -> None:
     publisher = FastPublisher(harness, gap="ok", flow=3)
     first, refused = publisher.ask(1, START, header=WRONG)
     assert first == flow(0, 3)

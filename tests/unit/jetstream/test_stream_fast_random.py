@@ -225,14 +225,14 @@ def test_no_pattern_of_lost_answers_stalls_a_publisher(
         Client(harness, f"id{n}", flow, outstanding, gap_ok=gap_ok)
         for n, (flow, outstanding, gap_ok) in enumerate(publishers)
     ]
-    turns = answers = 0
+    rounds = answers = 0
     while any(not client.window.is_over for client in clients):
-        turns += 1
-        assert turns < 60 * TOTAL, "a batch stalls"
+        rounds += 1
+        assert rounds < 60 * TOTAL, "a batch stalls"
         for client in clients:
-            loses = client.gap_ok and lost_messages[turns % len(lost_messages)] == 0
-            client.step(loses=loses and turns % 11 != 0)
-        if turns % run:
+            loses = client.gap_ok and lost_messages[rounds % len(lost_messages)] == 0
+            client.step(loses=loses and rounds % 11 != 0)
+        if rounds % run:
             continue
         for client in clients:
             for subject, text in client.publisher.heard_raw():

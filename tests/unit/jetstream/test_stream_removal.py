@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 from penstock.jetstream import slices
+from penstock.jetstream.capacity import Capacity
+from penstock.jetstream.commit import LocalCommit
+from penstock.jetstream.deferrals import Deferrals
+from penstock.jetstream.pending_work import PendingWork
+from penstock.jetstream.stream_table import StreamTable
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.store.disk import LocalDisk
@@ -68,13 +73,13 @@ def test_a_removal_is_done_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ended = js.listen(b"$JS.EVENT.ADVISORY.CONSUMER.DELETED.>")
     disk.removed = 0
     heard = ask(js, "STREAM.DELETE.S")
-    ticks, before, told = 0, disk.removed, len(ended)
-    assert before <= 3 and told <= 1
+    ticks, before, reported = 0, disk.removed, len(ended)
+    assert before <= 3 and reported <= 1
     assert json.loads(heard[0][2])["success"]
     while js.engine.slices:
         js.tick()
-        assert (disk.removed - before) + (len(ended) - told) <= 2
-        before, told = disk.removed, len(ended)
+        assert (disk.removed - before) + (len(ended) - reported) <= 2
+        before, reported = disk.removed, len(ended)
         ticks += 1
     assert ticks >= 2 * MANY and len(ended) == MANY and disk.removed >= MANY
     assert not list((tmp_path / "$G").rglob("*c1*")) and not list(tmp_path.rglob(".deleted*"))
@@ -214,7 +219,7 @@ def test_an_offline_stream_stays_removed_after_a_stop_in_between(
 
 
 class FailingDisk(LocalDisk):
-    """Fails to sync directories while it is told to."""
+    """Fails to sync directories while `fails` is set."""
 
     fails = False
 
@@ -258,3 +263,40 @@ def test_the_removal_of_an_offline_stream_reads_no_other_stream(tmp_path: Path) 
     assert js.api("STREAM.DELETE.S")["success"]
     assert not [path for path in disk.paths if "T" in str(path.relative_to(tmp_path))]
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (StreamTable, "has"),
+        (PendingWork, "forget_stream"),
+        (Capacity, "forget"),
+        (Deferrals, "drop"),
+        (LocalCommit, "drop"),
+    ],
+)
+def test_a_stream_whose_removal_raises_each_time_is_off_the_table(
+    owner: type,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    noted_faults: list[BaseException],
+) -> None:
+    js = EngineHarness(FileStore(tmp_path).account("$G"))
+    js.api("STREAM.CREATE.M", {"name": "M", "mirror": {"name": "OTHER"}})
+    js.create("OTHER", "OTHER.>")
+
+    def raising(*_: Any) -> Any:
+        raise RuntimeError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, raising)
+        js.api("STREAM.DELETE.M")
+        listed = js.api("STREAM.LIST")
+    noted_faults.clear()
+    assert [one["config"]["name"] for one in listed["streams"]] == ["OTHER"]
+    js.request("$JS.API.STREAM.DELETE.M")
+    assert js.api("STREAM.INFO.M")["error"]["err_code"] == NOT_FOUND
+    assert js.create("M", "M.>")["did_create"]
+    assert js.request("M.x", b"1")["seq"] == 1
+    assert js.api("INFO")["storage"] == js.state("M")["bytes"]

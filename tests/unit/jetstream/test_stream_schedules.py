@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.jetstream.stream import message_schedules
+from penstock.jetstream.stream.message_schedules import MOVED_MAX, STALE_MAX, MessageSchedules
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol import headers
 from penstock.protocol.durations import format_time
 from penstock.store.file import FileStore
@@ -221,11 +226,11 @@ def test_a_schedule_whose_end_was_not_written_ends_at_the_start(files: OnFiles) 
     stream = js.engine.streams["S"]
     block = headers.build([("Nats-Scheduler", "s.1"), ("Nats-Schedule-Next", "purge")])
     stream.log.append(b"t.1", block, b"x", js.now)
-    js.engine.tick.touch_stream(stream)
+    js.engine.pending.touch_stream(stream)
     js.tick()
     again = files.restart(START_NS)
     assert counts(again) == {"t.1": 1}
-    assert again.engine.streams["S"].next_deadline() is None
+    assert again.engine.streams["S"].timers.next_deadline() is None
 
 
 def test_schedules_wait_while_the_stream_can_not_be_written() -> None:
@@ -237,7 +242,7 @@ def test_schedules_wait_while_the_stream_can_not_be_written() -> None:
     js.engine.commit.note(stream)
     js.engine.tick.on_time(START_NS + 10 * SECOND)
     assert stream.log.last_seq == 1
-    assert stream.next_deadline() == START_NS + 11 * SECOND
+    assert stream.timers.next_deadline() == START_NS + 11 * SECOND
     js.now = START_NS + 10 * SECOND
     js.tick()  # it can be written again
     assert after(js, 11 * SECOND)["t.1"] == 1
@@ -265,6 +270,64 @@ def test_many_replacements_leave_no_trace() -> None:
     assert len(table) == 1
     assert len(table._queue) <= 65
     assert counts(js) == {"s.1": 1}
+
+
+@pytest.mark.parametrize("earliest_stays", [True, False])
+def test_a_change_among_many_schedules_looks_at_few_of_them(
+    earliest_stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    is_current = MessageSchedules._is_current
+
+    def counted(schedules: MessageSchedules, entry: tuple[int, int, bytes]) -> bool:
+        nonlocal looked
+        looked += 1
+        return is_current(schedules, entry)
+
+    monkeypatch.setattr(MessageSchedules, "_is_current", counted)
+    table, subjects, seq = MessageSchedules(StreamLog()), 2000, 0
+    if earliest_stays:  # the stale entries behind it are dropped only when they are many
+        table.add(b"first", 0, 1)
+    for round_ in range(1, 12):
+        for number in reversed(range(subjects)):
+            seq, looked = seq + 1, 0
+            table.add(b"s.%d" % number, seq, round_ * HOUR + number)
+            table.next_deadline()
+            assert looked <= MOVED_MAX + STALE_MAX
+    assert len(table._queue) + len(table._old) <= 8 * subjects
+    expected = 1 if earliest_stays else round_ * HOUR
+    while (due := table.next_deadline()) != expected:  # the stale entries before it are dropped in parts
+        assert due is not None
+        assert due < expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "take", "postpone"]), st.integers(0, 9), st.integers(0, 99)))
+)
+def test_schedules_are_taken_when_they_are_due_whatever_the_queue_holds(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("QUEUE_MIN", 3), ("MOVED_MAX", 1), ("STALE_MAX", 2)):
+            patch.setattr(message_schedules, name, value)
+        table, model, seq = MessageSchedules(StreamLog()), dict[bytes, int](), 0
+        for what, number, at in steps:
+            if what == "add":
+                seq += 1
+                model[b"s.%d" % number] = at
+                table.add(b"s.%d" % number, seq, at)
+            elif what == "postpone":
+                model = {subject: max(due, at) for subject, due in model.items()}
+                while (due := table.next_deadline()) is not None and due < at:
+                    table.postpone(at)
+            else:
+                model = {subject: due for subject, due in model.items() if due > at}
+                while (due := table.next_deadline()) is not None and due <= at:
+                    table.take_due(at)
+            assert {subject: due for subject, (due, _) in table._due.items()} == model
+            due = table.next_deadline()
+            assert (due is None) == (not model)
+            assert due is None or due <= min(model.values())
 
 
 def test_sealed_streams_produce_nothing() -> None:

@@ -65,7 +65,7 @@ def test_what_is_no_ttl_is_refused(value: bytes) -> None:
     assert caught.value.err_code == 10165
 
 
-def test_an_invalid_ttl_is_told_after_every_other_header_and_before_the_limits() -> None:
+def test_an_invalid_ttl_is_refused_after_every_other_header_and_before_the_limits() -> None:
     js = EngineHarness()
     js.create("T", "t.>", allow_msg_ttl=True, discard="new", max_msgs=1)
     js.request("t.1", b"x", block(Nats_Msg_Id="1"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.api.waiting import Queue, WaitingRequests
-from penstock.jetstream.shared_state import SharedState
+from penstock.jetstream.engine import SharedState
 from penstock.jetstream.stream import overflow
+from penstock.jetstream.waiting import Queue, WaitingRequests
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_engine_durability import syncing_engine
@@ -25,7 +25,7 @@ def put(js: EngineHarness, *names: str) -> None:
         publish(js.index, b"a", b"ack." + name.encode(), b"", b"x")
 
 
-def told(heard: list[Any]) -> list[tuple[bytes, int]]:
+def reported(heard: list[Any]) -> list[tuple[bytes, int]]:
     """(subject, sequence or error) of the answers."""
     found = []
     for subject, header, payload in heard:
@@ -43,19 +43,19 @@ def test_what_comes_while_the_disk_is_waited_for_has_the_default_limit(
     js.create("A", "a")
     later.drain()
     heard = js.listen(b"ack.*")
-    put(js, "1", "2", "3")  # one tick brings more than may wait: no sync is under way
+    put(js, "1", "2", "3")  # one tick brings more than may wait: no sync is in flight
     js.tick()
     put(js, "4", "5", "6", "7")
     js.tick()
-    assert told(heard) == [(b"ack.6", 10167), (b"ack.7", 10167)]  # at once, the others wait
+    assert reported(heard) == [(b"ack.6", 10167), (b"ack.7", 10167)]  # at once, the others wait
     later.drain()
     js.tick()
     later.drain()
-    assert told(heard[2:]) == [(b"ack.%d" % n, n) for n in (1, 2, 3, 4, 5)]
+    assert reported(heard[2:]) == [(b"ack.%d" % n, n) for n in (1, 2, 3, 4, 5)]
     put(js, "8", "9", "10")
     js.tick()
     later.drain()
-    assert told(heard[7:]) == [(b"ack.8", 6), (b"ack.9", 7), (b"ack.10", 8)]
+    assert reported(heard[7:]) == [(b"ack.8", 6), (b"ack.9", 7), (b"ack.10", 8)]
     js.engine.close()
     store.close()
 
@@ -67,10 +67,10 @@ def test_limits_of_the_configuration_hold_within_a_tick_as_well() -> None:
     put(js, "1", "2", "3")  # seven bytes each: subject, reply and message
     publish(js.index, b"a", b"", b"", b"nobody is told of this one")
     js.tick()
-    assert told(heard) == [(b"ack.3", 10167), (b"ack.1", 1), (b"ack.2", 2)]
+    assert reported(heard) == [(b"ack.3", 10167), (b"ack.1", 1), (b"ack.2", 2)]
     put(js, "4")
     js.tick()
-    assert told(heard[3:]) == [(b"ack.4", 3)]
+    assert reported(heard[3:]) == [(b"ack.4", 3)]
 
 
 def test_a_limit_below_zero_is_none() -> None:
@@ -79,13 +79,13 @@ def test_a_limit_below_zero_is_none() -> None:
     heard = js.listen(b"ack.*")
     put(js, "1", "2", "3")
     js.tick()
-    assert len(told(heard)) == 3
+    assert len(reported(heard)) == 3
     other = EngineHarness(buffered_msgs_max=1, buffered_bytes_max=-1)
     other.create("A", "a")
     heard = other.listen(b"ack.*")
     put(other, "1", "2")
     other.tick()
-    assert told(heard) == [(b"ack.2", 10167), (b"ack.1", 1)]
+    assert reported(heard) == [(b"ack.2", 10167), (b"ack.1", 1)]
 
 
 def test_the_request_that_fills_a_queue_is_dropped_with_all_that_wait_in_it() -> None:

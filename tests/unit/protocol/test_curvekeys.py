@@ -1,4 +1,4 @@
-"""Curve keys, held against PyNaCl's own boxes."""
+"""Curve keys, compared with PyNaCl's own boxes."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_midnights_that_do_not_exist_are_passed() -> None:
     assert following("@daily", "2024-03-30T12:00:00Z", "Asia/Beirut") == "2024-03-31T21:00:00Z"
 
 
-def test_the_next_time_is_told_in_the_zone_of_the_schedule() -> None:
+def test_the_next_time_is_in_the_zone_of_the_schedule() -> None:
     """schedules"""
     at = parse_time("2026-07-01T10:00:00Z")
     assert format_occurrence(at, None) == "2026-07-01T10:00:00Z"

@@ -11,12 +11,14 @@ import subprocess
 import tokenize
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
 import pytest
 
 import penstock
+import penstock.client
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = sorted(
@@ -149,6 +151,39 @@ def test_objects_change_their_attributes_themselves(package: str) -> None:
     assert len(found) <= FOREIGN_WRITES_MAX[package], "\n".join(found)
 
 
+# Files of `jetstream` and `server` that use more than REACHED_MAX attributes of one shared object, by the
+# name that it has in them; those of its own package do not count. Lower a number when a change removes some.
+REACHED_MAX = 5
+REACHING_FILES_MAX = {
+    ("stream", "jetstream/stream/"): 15,
+    ("consumer", "jetstream/consumer/"): 4,
+    ("engine", "jetstream/engine.py"): 4,
+    ("session", "server/session.py"): 11,
+    ("server", "server/server.py"): 5,
+    ("context", "server/server_context.py"): 4,
+}
+
+
+def reached_attributes(source: str, name: str) -> set[str]:
+    """The attributes of an object called `name` that a module uses, a parameter or one of its own."""
+    return set(re.findall(rf"(?<![\w.])(?:self\._?)?{name}\.([a-z_]\w*)", source))
+
+
+@pytest.mark.parametrize(("name", "own"), REACHING_FILES_MAX)
+def test_few_files_use_many_attributes_of_one_object(name: str, own: str) -> None:
+    """What a file needs of an object comes as narrow ports: else a change of the object concerns them all."""
+    assert reached_attributes("stream.a.b; self._stream.c; self.stream.d; streams.e", "stream") == set("acd")
+    package = ROOT / "src/penstock"
+    modules = [*(package / "jetstream").rglob("*.py"), *(package / "server").rglob("*.py")]
+    found = {
+        str(path.relative_to(package)): len(reached)
+        for path in modules
+        if not str(path.relative_to(package)).startswith(own)
+        and len(reached := reached_attributes(path.read_text(), name)) > REACHED_MAX
+    }
+    assert len(found) <= REACHING_FILES_MAX[name, own], found
+
+
 def cycles(imports: dict[str, set[str]]) -> list[set[str]]:
     """The sets of modules that import each other, directly or not."""
     reached: dict[str, set[str]] = {}
@@ -211,13 +246,55 @@ def test_the_prose_uses_plain_words() -> None:
     assert found == [], "the comments in wording.toml name plain words"
 
 
+def prose_of(path: Path) -> str:
+    """The comments and docstrings of a Python file as running text: the payloads of tests are no prose."""
+    tokens = [
+        token.string.strip("#\"' ")
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        if token.type == tokenize.COMMENT
+        or (token.type == tokenize.STRING and token.string.startswith('"""'))
+    ]
+    return " ".join(" ".join(tokens).split())
+
+
+def test_the_prose_of_tests_and_tools_uses_plain_words() -> None:
+    forbidden = re.compile(rf"\b(?:{'|'.join(WORDING['phrases'])})\b", re.I)
+    found = [
+        f"{path.relative_to(ROOT)}: {text[max(match.start() - 30, 0) : match.end() + 30]!r}"
+        for path in committed_files()
+        if path.suffix == ".py" and "src" not in path.parts
+        for text in [prose_of(path)]
+        for match in forbidden.finditer(text)
+    ]
+    assert found == [], "the comments in wording.toml name plain words"
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """Functions and classes, their words separated by blanks: names of tests are sentences."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name.replace("_", " ")
+
+
+def test_the_names_of_tests_use_plain_words() -> None:
+    forbidden = re.compile(rf"\b(?:{'|'.join(WORDING['phrases'])})\b", re.I)
+    found = [
+        f"{path.relative_to(ROOT)}: {name!r}"
+        for path in committed_files()
+        if path.suffix == ".py" and "tests" in path.relative_to(ROOT).parts
+        for name in names_in(path)
+        if forbidden.search(name)
+    ]
+    assert found == [], "the comments in wording.toml name plain words"
+
+
 def test_no_name_with_a_private_meaning_is_used_again() -> None:
     names = WORDING["names"]
     anywhere = re.compile(rf"\b(?:{'|'.join(names)})\b")
     found = [
         f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}, better {names[token.string]}"
         for path in committed_files()
-        if "src" in path.parts and path.suffix in (".py", ".pyi", ".pyx", ".pxd")
+        if {"src", "tests"} & set(path.parts) and path.suffix in (".py", ".pyi", ".pyx", ".pxd")
         if anywhere.search(path.read_text())
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
         if token.type == tokenize.NAME and token.string in names
@@ -233,6 +310,8 @@ def test_each_module_and_class_of_the_package_has_a_name_of_its_own() -> None:
             places[path.stem].append(str(path.relative_to(ROOT)))
         classes = re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.M)
         for name in classes:
+            if path.parent.name == "sync" and hasattr(penstock.client, name):
+                continue  # those of penstock.sync have the names of the async ones
             if name not in SHARED_CLASS_NAMES:
                 places[f"class {name}"].append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}

@@ -24,7 +24,11 @@ pytestmark = pytest.mark.feature("embedding.extras")
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = PROJECT["optional-dependencies"]
-IMPORT_NAMES = {"pynacl": "nacl", "prometheus-client": "prometheus_client"}
+IMPORT_NAMES = {
+    "opentelemetry-api": "opentelemetry",
+    "prometheus-client": "prometheus_client",
+    "pynacl": "nacl",
+}
 TIMEOUT_S = 60.0
 # What publishing, subscribing and JetStream requests take; kernels of the server are none of them.
 CLIENT_KERNELS = {"base", "base.memory", "wire", "wire.frames", "wire.output"}
@@ -98,6 +102,8 @@ def test_the_client_is_imported_with_msgspec_and_the_wire_kernels_only(alone: di
         ("import penstock.testing; penstock.testing.server()", "server"),
         ("from penstock.spark import register", "spark"),
         ("from penstock.protocol.nkeys import KeyPair; KeyPair('SU')", "nkeys"),
+        ("from penstock.client.servers import ServerPool; ServerPool('wss://h')", "websocket"),
+        ("from penstock.client.otel import OpenTelemetry; OpenTelemetry()", "otel"),
         ("from penstock.protocol.nkeys import verify; verify('U', b'', b'')", "nkeys"),
     ],
 )

@@ -24,11 +24,14 @@ FIXED = {
 """The first version without an advisory that was published by 2026-11; raise these, never lower them."""
 
 
+GROUPS = ("fuzz", "wheel", "docs", "pyright")
+
+
 def requirements() -> list[Requirement]:
     project = PROJECT["project"]
     texts = [*PROJECT["build-system"]["requires"], *project["dependencies"]]
     texts += [text for extra in project["optional-dependencies"].values() for text in extra]
-    texts += [text for group in ("fuzz", "wheel") for text in PROJECT["dependency-groups"][group]]
+    texts += [text for group in GROUPS for text in PROJECT["dependency-groups"][group]]
     return [found for found in map(Requirement, texts) if found.name != project["name"]]
 
 

@@ -166,9 +166,9 @@ class RoutingMachine(RuleBasedStateMachine):
         assert len(seen) <= 1, f"one publish arrived as {seen}"
         if seen:
             assert seen <= goals
-            self.hold({(number, sid) for number, sid, _ in got}, len(got), sender, seen.pop())
+            self.check_receivers({(number, sid) for number, sid, _ in got}, len(got), sender, seen.pop())
         else:
-            assert any(not self.willing(sender, goal) for goal in goals), f"nobody got {subject}"
+            assert any(not self.willing(sender, goal) for goal in goals), f"no receiver for {subject}"
 
     def choices(self) -> list[tuple[list[str], list[str]]]:
         """(sources, one destination of each) for every way chance may decide."""
@@ -185,10 +185,10 @@ class RoutingMachine(RuleBasedStateMachine):
             and (member.client != sender or self.clients[sender].sink.echo)
         }
 
-    def hold(self, got: set[tuple[int, int]], count: int, sender: int, subject: str) -> None:
+    def check_receivers(self, got: set[tuple[int, int]], count: int, sender: int, subject: str) -> None:
         """Every plain subscription once, one member of each group."""
         willing = self.willing(sender, subject)
-        assert len(got) == count, "somebody got it twice"
+        assert len(got) == count, "a receiver got it twice"
         sids = {sid for _, sid in got}
         assert sids <= set(willing)
         assert all(willing[sid].client == number for number, sid in got)

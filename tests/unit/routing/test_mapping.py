@@ -159,3 +159,19 @@ def test_a_mapping_is_prepared_for_the_first_subject_that_needs_it(monkeypatch: 
     for _ in range(2):
         assert mappings.decide(b"a.7", lambda n: 0) == (b"b.7", True)
     assert made == ["a.7"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "prefix"),
+    [
+        (["a.b"], b"a.b"),
+        (["a.b.*", "a.bc.>"], b"a.b"),
+        (["$JS.hub.API.INFO", "$JS.hub.API.$KV.>"], b"$JS.hub.API."),
+        (["a.b", "*.b"], b""),
+        ([">"], b""),
+        (["a*.b", "a"], b"a"),
+        ([], b""),
+    ],
+)
+def test_every_mapped_subject_begins_with_the_prefix(sources: list[str], prefix: bytes) -> None:
+    assert Mappings(SubjectMapping(source, ()) for source in sources).prefix == prefix

@@ -87,6 +87,16 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(decide.asked) > 5000, "the first ones were forgotten"
 
 
+def test_mappings_are_asked_only_about_subjects_with_their_prefix() -> None:
+    client, decide = Client(b">"), Deciding(fixed=False)
+    client.ingress.mapper = SubjectMapper(decide, b"$JS.hub")
+    got = client.send(
+        b"PUB $JS.hub.a 0\r\n\r\nPUB $JS.hu 0\r\n\r\nPUB $KS.hub.a 0\r\n\r\nPUB $JS.hub 0\r\n\r\n"
+    )
+    assert got == b"MSG to.1 0 0\r\n\r\nMSG $JS.hu 0 0\r\n\r\nMSG $KS.hub.a 0 0\r\n\r\nMSG to.2 0 0\r\n\r\n"
+    assert decide.asked == [b"$JS.hub.a", b"$JS.hub"]
+
+
 def test_permissions_see_the_mapped_subject() -> None:
     client = Client(b">")
     seen: list[bytes] = []
@@ -107,7 +117,7 @@ def test_a_mapping_to_a_reserved_subject_is_refused() -> None:
     assert client.send(b"PUB a 0\r\n\r\n") == b"-ERR 'Permissions Violation for Publish to \"$NRG.x\"'\r\n"
 
 
-def test_nobody_responds_to_a_dropped_message() -> None:
+def test_a_dropped_message_gets_no_responders() -> None:
     client = Client(b"r", b"a")
     client.ingress.mapper = SubjectMapper(lambda subject: (b"", False))
     assert client.send(b"PUB a r 0\r\n\r\n") == (

@@ -120,7 +120,7 @@ def test_a_grant_without_limits_stays() -> None:
 
 
 @pytest.mark.parametrize("expires_ns", [10, -1])
-def test_replies_nobody_answers_do_not_pile_up(expires_ns: int) -> None:
+def test_unanswered_replies_do_not_pile_up(expires_ns: int) -> None:
     grants = ResponseGrants(ResponsePermission(max_msgs=1, expires_ns=expires_ns))
     for i in range(3 * RESPONSES_MAX):
         grants.grant(b"r%d" % i, i)

@@ -137,7 +137,7 @@ def test_permissions_come_over_with_defaults_for_responses() -> None:
         permissions_of(claims.PermissionsClaim(pub=claims.PermissionClaim(allow=("a q",))))
 
 
-def test_connection_types_that_nobody_knows_let_nobody_in() -> None:
+def test_unknown_connection_types_let_no_client_in() -> None:
     assert connection_types_of(claims.UserLimits()) == frozenset()
     assert connection_types_of(claims.UserLimits(allowed_connection_types=("mqtt", "X"))) == {"MQTT"}
     assert connection_types_of(claims.UserLimits(allowed_connection_types=("X",))) is None

@@ -191,7 +191,7 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ),
         (
             "cluster { name: x\n routes: [nats://h:1] }",
-            't.conf:2:2: field "routes" of "cluster" needs clusters',
+            "t.conf:1:9: cluster.routes needs cluster.port or cluster.listen",
         ),
         ("cluster { routes: ['::'] }", "t.conf:1:20: error parsing routes url"),
         ("cluster { colour: x }", 't.conf:1:11: unknown field "colour"'),
@@ -199,10 +199,7 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ("cluster { compression: x }", 't.conf:1:24: unsupported compression mode "x"'),
         ("gateway { gateways: [ {nam: B} ] }", 't.conf:1:24: unknown field "nam"'),
         ("leafnodes { remotes: [ {url: 'nats://h:1', colour: 1} ] }", 't.conf:1:44: unknown field "colour"'),
-        (
-            "leaf { remotes: [ {url: 'nats://h:1'} ] }",
-            't.conf:1:8: field "remotes" of "leafnodes" needs leaf',
-        ),
+        ("leaf { remotes: [ {account: A} ] }", "t.conf:1:19: a leafnode remote has no URL"),
         ("mqtt { port: 1883 }", 't.conf:1:8: field "port" of "mqtt" needs MQTT'),
         ("prof_port: 1", "t.conf:1:12: prof_port is 1; this server has no profiling port"),
         ("remote_syslog: 'ftp://h:1'", "t.conf:1:1: remote_syslog is"),
@@ -286,7 +283,7 @@ def test_options_know_the_file_they_came_from(tmp_path: Path) -> None:
         ("authorization { timeout: -1 }\nport: 1", 1, 1),
     ],
 )
-def test_what_the_options_refuse_is_told_with_the_place_of_the_directive(
+def test_what_the_options_refuse_is_reported_with_the_place_of_the_directive(
     text: str, line: int, column: int
 ) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -103,7 +103,7 @@ def test_deleted_files_are_renamed_or_removed(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / str(hard) / "d").iterdir()] == left
 
 
-def test_a_directory_that_can_not_be_used_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_can_not_be_used_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("a file")
     with pytest.raises(ConfigError, match=r"resolver\.dir"):
         made(tmp_path)

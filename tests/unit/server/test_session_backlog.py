@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ class FakeTimer:
         self.loop, self.at_s, self.call = loop, at_s, call
 
     def cancel(self) -> None:
-        self.loop.timers.remove(self)
+        if self in self.loop.timers:
+            self.loop.timers.remove(self)
 
 
 class FakeLoop:
@@ -35,7 +37,7 @@ class FakeLoop:
         return timer
 
     def call_soon(self, callback: Any) -> None:
-        raise AssertionError("nobody waits for a turn here")
+        raise AssertionError("nothing waits in the budget's queue here")
 
     def pass_s(self, seconds: float) -> None:
         end_s = self.now_s + seconds
@@ -48,7 +50,7 @@ class FakeLoop:
 
 
 class Receiver:
-    """Takes of what waits as much as it is told to."""
+    """Takes as much of what waits as the test says."""
 
     def __init__(self, pending: int = 1 << 20) -> None:
         self.taken = 0
@@ -187,3 +189,68 @@ def test_closing_leaves_no_timer(loop: FakeLoop) -> None:
     watch.stall(lambda: None, 1)
     watch.close()
     assert loop.timers == []
+
+
+class Faulty:
+    """Raises in the place of a function or method."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.is_faulty, self.raised = True, 0
+        whole = getattr(owner, name)
+
+        def replaced(*args: Any) -> Any:
+            if self.is_faulty:
+                self.raised += 1
+                raise LookupError("no")
+            return whole(*args)
+
+        patch.setattr(owner, name, replaced)
+
+
+@pytest.mark.parametrize("part", ["_on_check", "check_deadlines", "_check_deadline"])
+def test_slow_receivers_are_closed_after_a_check_that_raised(
+    loop: FakeLoop, part: str, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+) -> None:
+    faulty = Faulty(monkeypatch, BacklogWatch, part)
+    watch, receiver = watching(loop), Receiver()
+    watch.begin(receiver)
+    loop.pass_s(20)
+    assert faulty.raised == len(noted_faults) == 20
+    noted_faults.clear()
+    faulty.is_faulty = False
+    loop.pass_s(1.1)
+    assert receiver.closed and loop.timers == []
+
+
+def test_a_receiver_whose_closing_raises_keeps_no_other_one_open(
+    loop: FakeLoop, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+) -> None:
+    watch, failing, other = watching(loop), Receiver(), Receiver()
+    faulty = Faulty(monkeypatch, failing, "close_slow")
+    watch.begin(failing)
+    watch.begin(other)
+    loop.pass_s(11)
+    assert other.closed and not failing.closed and noted_faults
+    noted_faults.clear()
+    faulty.is_faulty = False
+    loop.pass_s(1.1)
+    assert failing.closed
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_publisher_goes_on_after_the_end_of_its_pause_raised(
+    loop: FakeLoop, drained: bool, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+) -> None:
+    faulty = Faulty(monkeypatch, BacklogWatch, "_stall_over")
+    watch, receiver, resumed = watching(loop), Receiver(), []
+    watch.begin(receiver)
+    for name in ("one", "other"):
+        watch.stall(partial(resumed.append, name), 1)
+    if drained:
+        watch.end(receiver)
+    loop.pass_s(0.02)
+    assert len(noted_faults) == 2 and not resumed
+    noted_faults.clear()
+    faulty.is_faulty = False
+    loop.pass_s(1.1)
+    assert resumed == ["one", "other"]

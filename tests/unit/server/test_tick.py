@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -37,8 +38,8 @@ class FakeLoop:
         self.timers.append(handle)
         return handle
 
-    def turn(self) -> None:
-        """One turn of the loop."""
+    def iterate(self) -> None:
+        """One iteration."""
         due, self.soon = self.soon, []
         for callback in due:
             callback()
@@ -48,6 +49,13 @@ class FakeLoop:
         (handle,) = self.timers
         self.timers.clear()
         handle.callback(*handle.args)
+
+    def fire_all(self) -> None:
+        """The time of all timers has come. The loop logs what they raise."""
+        due, self.timers = self.timers, []
+        for handle in due:
+            with contextlib.suppress(LookupError):
+                handle.callback(*handle.args)
 
 
 class FakeEngine:
@@ -111,7 +119,7 @@ class Harness:
 
     def add_engine(self) -> None:
         self.tick.add(self.engine)
-        self.loop.turn()
+        self.loop.iterate()
         self.steps.clear()
 
 
@@ -124,14 +132,14 @@ def test_a_tick_applies_writes_acknowledges_delivers_and_flushes_in_this_order(h
     harness.add_engine()
     harness.sink.write(b"x")
     harness.tick.schedule()
-    harness.loop.turn()
+    harness.loop.iterate()
     assert harness.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
 
 
 def test_a_tick_without_work_for_engines_only_flushes(harness: Harness) -> None:
     harness.add_engine()
     harness.sink.write(b"x")
-    harness.loop.turn()
+    harness.loop.iterate()
     assert harness.steps == ["flush b'x'"]
 
 
@@ -144,7 +152,7 @@ def test_a_read_that_comes_alone_after_one_that_did_ends_the_tick_itself(harness
 
     harness.tick.trigger.read(publish_to_stream)
     assert harness.steps == []
-    harness.loop.turn()
+    harness.loop.iterate()
     harness.steps.clear()
     harness.tick.trigger.read(publish_to_stream)
     assert harness.steps == ["apply", "write", "acknowledge", "deliver", "flush b'x'"]
@@ -154,7 +162,7 @@ def test_a_read_that_comes_alone_after_one_that_did_ends_the_tick_itself(harness
 def test_what_is_no_exception_stops_everything_within_a_read_too(harness: Harness) -> None:
     harness.add_engine()
     harness.tick.trigger.read(lambda: harness.sink.write(b"x"))
-    harness.loop.turn()
+    harness.loop.iterate()
     harness.steps.clear()
     harness.engine.fails_at, harness.engine.error = "write", KeyboardInterrupt("stop")
     with pytest.raises(KeyboardInterrupt, match="stop"):
@@ -169,7 +177,7 @@ def test_everything_of_one_turn_is_one_tick(harness: Harness) -> None:
         harness.tick.schedule()
     harness.sink.write(b"a")
     harness.sink.write(b"b")
-    harness.loop.turn()
+    harness.loop.iterate()
     assert harness.steps.count("write") == 1
     assert harness.steps[-1] == "flush b'ab'"
     assert harness.loop.soon == []
@@ -179,7 +187,7 @@ def test_what_a_tick_leaves_over_gets_another_tick(harness: Harness) -> None:
     harness.add_engine()
     harness.engine.deliver = lambda now: harness.tick.schedule()  # type: ignore[method-assign]
     harness.tick.schedule()
-    harness.loop.turn()
+    harness.loop.iterate()
     assert len(harness.loop.soon) == 1
 
 
@@ -187,7 +195,7 @@ def test_what_engines_put_out_leaves_in_the_same_tick_and_schedules_none(harness
     harness.add_engine()
     harness.engine.acknowledge = lambda: harness.sink.write(b"ack")  # type: ignore[method-assign]
     harness.tick.schedule()
-    harness.loop.turn()
+    harness.loop.iterate()
     assert harness.steps[-1] == "flush b'ack'"
     assert harness.loop.soon == []
     harness.sink.write(b"later")
@@ -198,7 +206,7 @@ def test_a_delivered_message_schedules_the_tick_that_sends_it(harness: Harness) 
     index = SubscriptionIndex()
     index.insert(SinkSubscription(harness.sink, b"a", b"", b"1"))
     publish(index, b"a", b"", b"", b"hi")
-    harness.loop.turn()
+    harness.loop.iterate()
     assert harness.steps == ["flush b'MSG a 1 2\\r\\nhi\\r\\n'"]
 
 
@@ -217,13 +225,13 @@ def test_an_engine_that_raises_has_no_further_step_in_this_tick_and_the_others_d
     harness.add_engine()
     others: list[str] = []
     harness.tick.add(FakeEngine(others))
-    harness.loop.turn()
+    harness.loop.iterate()
     harness.steps.clear()
     others.clear()
     harness.engine.fails_at = step
     harness.sink.write(b"x")
     harness.tick.schedule()
-    harness.loop.turn()
+    harness.loop.iterate()
     order = ["apply", "write", "acknowledge", "deliver"]
     assert harness.steps == [*order[: order.index(step)], "begin_again", "flush b'x'"]
     assert others == order
@@ -231,8 +239,8 @@ def test_an_engine_that_raises_has_no_further_step_in_this_tick_and_the_others_d
     noted_faults.clear()
     harness.steps.clear()
     harness.engine.fails_at = ""
-    harness.loop.fire()  # it has another tick, although nobody asks for one
-    harness.loop.turn()
+    harness.loop.fire()  # it has another tick, although nothing asks for one
+    harness.loop.iterate()
     assert harness.steps == order
 
 
@@ -245,7 +253,7 @@ def test_a_timer_that_raises_in_one_engine_comes_for_the_others(
     harness.tick.add(other)
     harness.engine.fails_at = step
     other.deadline = 2_000
-    harness.loop.turn()
+    harness.loop.iterate()
     for timer in tuple(harness.loop.timers):
         timer.callback(*timer.args)
     assert "on_time 1000" in other.steps
@@ -257,7 +265,7 @@ def test_a_tick_that_fails_itself_is_run_again(harness: Harness, noted_faults: l
     harness.add_engine()
     harness.tick.run_engines = _fails  # type: ignore[method-assign]
     harness.tick.schedule()
-    harness.loop.turn()
+    harness.loop.iterate()
     del harness.tick.run_engines
     assert harness.steps == [] and len(noted_faults) == 1
     noted_faults.clear()
@@ -269,16 +277,47 @@ def _fails(now: int) -> None:
     raise LookupError("no")
 
 
+@pytest.mark.parametrize("part", ["_run", "_on_timer", "_again"])
+def test_what_the_loop_calls_is_called_again_after_it_raised_at_its_entry(
+    part: str, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+) -> None:
+    whole, failing = getattr(Tick, part), True
+
+    def raising(tick: Tick) -> None:
+        if failing:
+            raise LookupError("no")
+        whole(tick)
+
+    monkeypatch.setattr(Tick, part, raising)
+    harness = Harness()
+    harness.engine.deadline = 5_000
+    harness.tick.add(harness.engine)
+    harness.loop.iterate()
+    if part == "_again":
+        harness.tick._end_failed(LookupError("of the end"))
+    for _ in range(4):
+        harness.loop.fire_all()
+        harness.loop.iterate()
+    assert len(noted_faults) > 1
+    noted_faults.clear()
+    failing, harness.now = False, 5_000
+    for _ in range(3):
+        harness.loop.fire_all()
+        harness.loop.iterate()
+    assert "on_time 5000" in harness.steps
+    assert harness.steps[-4:] == ["apply", "write", "acknowledge", "deliver"]
+
+
 def test_the_timer_follows_the_earliest_deadline(harness: Harness) -> None:
     other = FakeEngine(harness.steps)
     harness.engine.deadline, other.deadline = 5_000_000_000, 3_000_001_000
     harness.tick.add(harness.engine)
     harness.tick.add(other)
-    harness.loop.turn()
+    harness.loop.iterate()
     assert [timer.delay_s for timer in harness.loop.timers] == [3.0]
     other.deadline = None
     harness.tick.schedule()
-    harness.loop.turn()
+    harness.loop.iterate()
     assert [timer.delay_s for timer in harness.loop.timers] == [4.999999]
 
 
@@ -287,7 +326,7 @@ def test_a_deadline_that_stays_keeps_its_timer(harness: Harness) -> None:
     harness.add_engine()
     before = list(harness.loop.timers)
     harness.tick.schedule()
-    harness.loop.turn()
+    harness.loop.iterate()
     assert harness.loop.timers == before
 
 
@@ -296,7 +335,7 @@ def test_when_the_timer_fires_engines_do_what_is_due_and_a_tick_follows(harness:
     harness.add_engine()
     harness.now, harness.engine.deadline = 5_000, None
     harness.loop.fire()
-    harness.loop.turn()
+    harness.loop.iterate()
     assert harness.steps == ["on_time 5000", "apply", "write", "acknowledge", "deliver"]
     assert harness.loop.timers == []
 

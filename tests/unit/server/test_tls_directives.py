@@ -67,7 +67,7 @@ def test_handshake_first_is_a_boolean_auto_or_a_duration(value: str, first: bool
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ('tls { key_file: "k.pem" }', "missing 'cert_file' in TLS configuration"),
         ('tls { cert_file: "c.pem" }', "missing 'key_file' in TLS configuration"),
@@ -80,8 +80,8 @@ def test_handshake_first_is_a_boolean_auto_or_a_duration(value: str, first: bool
         ("tls: on", "must be a map"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_wrong_is_named(text: str, reported: str) -> None:
+    with pytest.raises(ConfigError, match=reported):
         read(text)
 
 

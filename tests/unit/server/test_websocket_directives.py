@@ -48,7 +48,7 @@ def test_every_directive_sets_its_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("ws { port: 1, no_tls: true, tls: on }", "must be a map"),
         ("ws { port: 1 }", "websocket requires TLS configuration"),
@@ -70,6 +70,6 @@ def test_every_directive_sets_its_option() -> None:
         ("ws { port: 1, no_tls: true, shiny: a }", 'unknown field "shiny"'),
     ],
 )
-def test_what_is_wrong_is_named(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_is_wrong_is_named(text: str, reported: str) -> None:
+    with pytest.raises(ConfigError, match=reported):
         options_of(conf_parser.parse(text))

@@ -40,7 +40,7 @@ def test_the_home_links_to_all_but_the_python_folder(installed: Path, tmp_path: 
     assert list((tmp_path / "cache").iterdir()) == [home]
 
 
-def test_it_is_made_once_and_anew_for_another_installation(installed: Path, tmp_path: Path) -> None:
+def test_it_is_made_once_and_again_for_another_installation(installed: Path, tmp_path: Path) -> None:
     home = linked_home(installed, tmp_path)
     assert linked_home(installed, tmp_path) == home
     (installed / "sql").mkdir()

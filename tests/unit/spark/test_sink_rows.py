@@ -130,7 +130,7 @@ def test_header_columns_of_all_three_shapes_slices_and_nulls() -> None:
             header_column(pa.array([[(name, value)]], pa.map_(pa.string(), pa.string())))
 
 
-def test_markers_survive_and_strangers_are_told() -> None:
+def test_markers_survive_and_strangers_are_reported() -> None:
     marker = Marker(epoch=4, next=17, created="2026-01-01T00:00:00Z")
     assert Marker.decode(marker.encode(), "x") == marker
     with pytest.raises(ConfigError, match="is no marker of the sink"):

@@ -104,7 +104,7 @@ def test_a_bucket_in_memory_gives_its_memory_back() -> None:
     assert sum(block.size for block in stream.log.block_list()) < 3 * stream.log.block_size
 
 
-def test_notes_nobody_needs_leave_the_disk(tmp_path: Path) -> None:
+def test_tombstones_that_no_block_needs_leave_the_disk(tmp_path: Path) -> None:
     """Removals out of order, one by one: the notes outweigh what is left."""
     store = FileStore(tmp_path, block_size=BLOCK_SIZE)
     stream = store.account("$G").create_stream("S", b"", "file")

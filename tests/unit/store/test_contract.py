@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from penstock.errors import StoreCorruptError, StoreError, StoreLockedError, StoreWriteError
-from penstock.store.disk import LocalDisk
+from penstock.store.disk import SYNC_THREADS, Disk, LocalDisk
 from penstock.store.file import FileStore
 from penstock.store.files import OpenFiles, quote_name, unquote_name
 from penstock.store.interface import Store
 from penstock.store.memory import MemoryStore
+from penstock.testing.sim.sim_disk import SimDisk
 
 Opener = Callable[[], Store]
 
@@ -239,7 +242,7 @@ def test_a_deletion_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_damaged_meta_is_told_with_its_file(tmp_path: Path) -> None:
+def test_a_damaged_meta_is_reported_with_its_file(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     store.account("$G").create_stream("S", b"meta", "file")
     store.close()
@@ -264,3 +267,34 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
             assert len(files) <= 4
     files.close()
     assert all((tmp_path / f"{i}").read_bytes() == b"012" for i in range(10))
+
+
+# -- many syncs
+
+
+def test_a_local_disk_works_on_many_paths_at_once() -> None:
+    together = threading.Barrier(SYNC_THREADS)
+    met: list[int] = []
+
+    def sync(path: Path) -> None:
+        met.append(together.wait(10))
+
+    LocalDisk().for_each(sync, [Path(str(n)) for n in range(2 * SYNC_THREADS)])
+    assert len(met) == 2 * SYNC_THREADS
+
+
+@pytest.mark.parametrize("count", [1, 5 * SYNC_THREADS])
+@pytest.mark.parametrize("disk", [LocalDisk(), SimDisk(Random(1))])
+def test_an_error_of_one_path_is_raised_when_no_call_runs_any_more(disk: Disk, count: int) -> None:
+    running, called = set[Path](), list[Path]()
+
+    def sync(path: Path) -> None:
+        running.add(path)
+        called.append(path)
+        running.discard(path)
+        if path.name in ("0", "7"):
+            raise StoreWriteError("cannot sync", path=str(path))
+
+    with pytest.raises(StoreWriteError) as caught:
+        disk.for_each(sync, [Path(str(n)) for n in range(count)])
+    assert caught.value.path == "0" and not running and called

@@ -160,7 +160,7 @@ def test_a_full_disk_keeps_what_is_left_for_the_next_write(
     assert reopened(directory).load()[1] == [*(b"entry %d" % i for i in range(10)), b"last"]
 
 
-def test_a_damaged_snapshot_is_told_with_its_file(directory: Path) -> None:
+def test_a_damaged_snapshot_is_reported_with_its_file(directory: Path) -> None:
     store = FileConsumerStore.create(directory, "c", b"", OpenFiles())
     store.snapshot(b"state")
     path = directory / "state"

@@ -162,7 +162,7 @@ def test_a_damaged_index_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptur
         store, log = recovered(tmp_path, block_size=400)
         assert log.messages == 60 and len(messages(log)) == 60
         store.abandon()
-        assert index.read_bytes() == whole  # written anew
+        assert index.read_bytes() == whole  # written again
 
 
 def test_an_index_of_other_bytes_is_not_trusted(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_process_killed_on_a_full_disk_leaves_a_prefix(
     store.close()
 
 
-def test_a_failing_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_sync_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileStore(tmp_path)
     stream = store.account("$G").create_stream("S", b"{}", "file")
     stream.log.append(b"a", b"", b"x", 1)
@@ -308,6 +308,9 @@ def test_a_failing_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(StoreWriteError, match=r"1\.blk: cannot sync: Input/output error"):
         stream.sync()
     monkeypatch.undo()
+    with pytest.raises(StoreWriteError, match="written again first"):
+        stream.sync()
+    stream.write()
     stream.sync()
     store.close()
 
@@ -328,7 +331,7 @@ def test_a_read_that_finds_other_bytes_gives_no_message_and_says_so(
     store.abandon()
 
 
-def test_a_stream_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_stream_that_is_not_there_is_reported(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     with pytest.raises(StoreError, match="keeps no stream 'none'"):
         store.account("$G").open_stream("none")

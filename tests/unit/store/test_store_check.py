@@ -198,7 +198,7 @@ def test_a_torn_end_is_named_cut_and_kept(root: Path) -> None:
 
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("place", ["length", "inside"])
-def test_a_flipped_bit_in_a_closed_block_is_put_right(root: Path, with_index: bool, place: str) -> None:
+def test_a_flipped_bit_in_a_closed_block_is_repaired(root: Path, with_index: bool, place: str) -> None:
     before, path = read_store(root, "plain"), block(root, 1)
     good = path.read_bytes()
     size = int.from_bytes(good[:4], "little")  # of the note a block begins with; a message follows
@@ -249,7 +249,7 @@ def test_a_missing_block_is_named_by_its_index_with_the_sequences_it_held(root: 
     assert all(before.messages["S"][seq] == message for seq, message in kept.items())
 
 
-def test_a_bad_index_is_moved_aside_and_written_anew_by_the_next_start(root: Path) -> None:
+def test_a_bad_index_is_moved_aside_and_written_again_by_the_next_start(root: Path) -> None:
     before, path = read_store(root, "plain"), block(root, 0).with_suffix(".idx")
     flip(path, 50)
     found, _, what = only_fault(check(root))
@@ -262,7 +262,7 @@ def test_a_bad_index_is_moved_aside_and_written_anew_by_the_next_start(root: Pat
 
 @pytest.mark.parametrize("name", [STREAM / "meta", WORKER / "meta", WORKER / "state"])
 @pytest.mark.parametrize("kind", ["plain", "encrypted"])
-def test_a_flipped_bit_in_a_meta_or_snapshot_is_put_right(
+def test_a_flipped_bit_in_a_meta_or_snapshot_is_repaired(
     tmp_path: Path, templates: dict[str, Path], name: Path, kind: str
 ) -> None:
     root = Path(shutil.copytree(templates[kind], tmp_path / "store"))
@@ -295,7 +295,7 @@ def test_a_snapshot_that_can_not_be_proven_makes_the_consumer_begin_again(root: 
     assert (root / "lost+found/now" / WORKER / "journal.1").exists()
 
 
-def test_a_flipped_bit_in_a_journal_is_put_right(root: Path) -> None:
+def test_a_flipped_bit_in_a_journal_is_repaired(root: Path) -> None:
     before, path = read_store(root, "plain"), root / WORKER / "journal.1"
     whole = path.read_bytes()
     second = len(whole) - len(read_entries(whole, 1)[0][2]) - 12 - len(ENTRIES[1]) - 12
@@ -323,7 +323,7 @@ def test_a_bad_journal_is_cut_at_the_bad_entry_and_the_rest_is_kept(
 
 
 @pytest.mark.parametrize("kind", ["encrypted", "encrypted and compressed"])
-def test_a_flipped_bit_in_an_encrypted_block_is_put_right(
+def test_a_flipped_bit_in_an_encrypted_block_is_repaired(
     tmp_path: Path, templates: dict[str, Path], kind: str
 ) -> None:
     root = Path(shutil.copytree(templates[kind], tmp_path / "store"))
@@ -447,5 +447,5 @@ def test_a_dump_is_json_lines_of_the_messages_asked_for(
 def test_a_dump_goes_on_behind_what_it_can_not_read(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(block(root, 1), 60)
     assert store_command(["dump", str(root), "--stream", "S"]) == 1
-    told = capsys.readouterr()
-    assert len(told.out.splitlines()) == COUNT - 3 and "is lost" in told.err
+    reported = capsys.readouterr()
+    assert len(reported.out.splitlines()) == COUNT - 3 and "is lost" in reported.err

@@ -15,7 +15,7 @@ from penstock.store.block_reading import read_readable_sectors
 from penstock.store.disk import LOCAL_DISK, populate
 from penstock.store.file import FileStore
 from penstock.testing.sim.sim_disk import SimDisk
-from tests.support.consumers import ConsumerBench
+from tests.support.consumers import ConsumerHarness
 
 pytestmark = pytest.mark.feature("stream.recovery", "operations.fault-containment")
 
@@ -47,14 +47,14 @@ class BadSectors(SimDisk):
         return super().read_at(path, offset, count)
 
 
-def filled(disk: BadSectors) -> ConsumerBench:
-    bench = ConsumerBench(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
+def filled(disk: BadSectors) -> ConsumerHarness:
+    bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
     for number in range(100):
         bench.store_messages(f"s.{number}", payload=PAYLOAD)
     return bench
 
 
-def got(bench: ConsumerBench, seq: int) -> str:
+def got(bench: ConsumerHarness, seq: int) -> str:
     answer = bench.api("STREAM.MSG.GET.S", {"seq": seq})
     return str(answer["error"]["err_code"]) if "error" in answer else str(answer["message"]["seq"])
 
@@ -76,7 +76,7 @@ def test_a_consumer_is_given_what_can_be_read() -> None:
     bench = filled(disk)
     disk.restart()
     disk.bad["2.blk"] = {0}
-    bench = ConsumerBench(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
+    bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
     bench.consumer("c", durable_name="c")
     seqs = [one.seq for one in bench.pull("c", {"batch": 200, "no_wait": True}).take() if one.reply]
     missing = set(range(1, 101)) - set(seqs)
@@ -88,7 +88,7 @@ def test_a_start_reads_around_a_sector_of_a_closed_block() -> None:
     filled(disk)
     disk.restart()
     disk.bad["2.blk"] = {5}
-    bench = ConsumerBench(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
+    bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
     answers = [got(bench, seq) for seq in range(1, 101)]
     assert 1 <= answers.count("10037") <= 4
 
@@ -100,12 +100,12 @@ def test_a_newest_block_that_can_not_be_read_is_not_touched_and_its_stream_is_of
     before = {path: bytes(file.data) for path, file in disk.files() if path.endswith(".blk")}
     disk.restart()
     disk.bad[f"{newest}.blk"] = {0}
-    bench = ConsumerBench(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
+    bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
     assert "Input/output error" in bench.engine.offline["S"]
     assert {path: bytes(file.data) for path, file in disk.files() if path.endswith(".blk")} == before
     disk.bad.clear()
     disk.restart()
-    bench = ConsumerBench(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
+    bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
     assert bench.state("S")["messages"] == 100
 
 

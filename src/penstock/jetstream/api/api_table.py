@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from penstock.jetstream.waiting import Queue
 from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
@@ -115,6 +116,24 @@ class Endpoint(Struct, frozen=True):
     handler: ApiHandler
     audited: bool = True
     json_errors: bool = True
+
+
+INFO_VERBS = frozenset(
+    ("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO", "CONSUMER.NAMES", "CONSUMER.LIST", "CONSUMER.INFO")
+)
+
+
+def queue_of(endpoint: Endpoint | None) -> Queue:
+    """The queue of an endpoint, if any. Pull requests and direct gets have limits of their own."""
+    if endpoint is None or not endpoint.json_errors:
+        return Queue.NONE
+    return Queue.INFO if endpoint.verbs in INFO_VERBS else Queue.API
+
+
+def client_of(engine: JetStreamEngine, origin: Sink | None) -> dict[str, Any]:
+    """The `client` of an advisory: who sent the request, if known."""
+    client = engine.describe_client(origin) if origin is not None else None
+    return {"client": client} if client else {}
 
 
 class ApiTable:

@@ -19,7 +19,6 @@ from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer import work_queue
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-from penstock.jetstream.consumer.dead_letters import subject_of
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.purge import PENDING_WORK
 from penstock.jetstream.stream.stream_replica import StreamReplica
@@ -48,13 +47,10 @@ from penstock.protocol.api import (
     SuccessResponse,
 )
 from penstock.protocol.durations import format_time_or_zero
-from penstock.protocol.ids import base62
 from penstock.protocol.status import REQUIRED_API_LEVEL, no_responders_block
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
-
-NAME_LEN = 8  # of generated names
 
 
 def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateResponse:
@@ -129,7 +125,7 @@ def list_infos(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, N
         offset=offset,
         limit=LIST_PAGE,
         consumers=infos.encoded,
-        offline=dict(engine.stream(request.args[0]).offline),
+        offline=dict(engine.table.find(request.args[0]).offline),
     )
 
 
@@ -142,15 +138,15 @@ def info(engine: JetStreamEngine, request: ApiRequest) -> ConsumerInfoResponse:
 def delete(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, SuccessResponse]:
     """CONSUMER.DELETE; the response follows the removal of messages that only this consumer needed."""
     _expect_empty(request)
-    stream, name = engine.stream(request.args[0]), request.args[1]
+    stream, name = engine.table.find(request.args[0]), request.args[1]
     # With sync_always the response promises durability. A consumer that came back would redeliver.
     sync = engine.config.sync_always
     if name in stream.offline:
-        engine.delete_offline_consumer(stream, name, sync=sync)
+        engine.consumers.delete_offline(stream, name, sync=sync)
     else:
         consumer = _consumer_of(engine, request)
         with engine.containment.changing(consumer):
-            consumer.remove(sync=sync)
+            engine.consumers.delete(consumer, sync=sync)
     yield from engine.reviews.wait(stream)
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
@@ -200,7 +196,7 @@ def unpin(engine: JetStreamEngine, request: ApiRequest) -> ConsumerUnpinResponse
     if group not in consumer.config.priority_groups:
         raise codes.CONSUMER_INVALID_PRIORITY_GROUP.exception()
     with engine.containment.changing(consumer):
-        consumer.pinning.unpin(group, "admin")
+        consumer.delivery.pinning.unpin(group, "admin", request.now)
     return ConsumerUnpinResponse()
 
 
@@ -214,10 +210,10 @@ def next_messages(engine: JetStreamEngine, request: ApiRequest) -> None:
             publish(engine.index, request.reply, b"", no_responders_block(request.subject), b"")
         return
     if request.header and not headers.api_level_suffices(request.header, engine.config.api_level):
-        consumer.send_status(request.reply, REQUIRED_API_LEVEL.block())
+        publish(engine.index, request.reply, b"", REQUIRED_API_LEVEL.block(), b"")
         return
     try:
-        consumer.request_messages(request.reply, request.payload, request.now)
+        consumer.delivery.request_messages(request.reply, request.payload, request.now)
     except Exception as error:
         engine.containment.change_failed(error, consumer)
         raise
@@ -227,7 +223,7 @@ def next_messages(engine: JetStreamEngine, request: ApiRequest) -> None:
 
 
 def _stream_of(engine: JetStreamEngine, request: ApiRequest, body: ConsumerCreateRequest) -> StreamReplica:
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     if body.stream_name != stream.name:
         raise codes.STREAM_MISMATCH.exception()
     name = request.args[1] if len(request.args) > 1 else body.config.name
@@ -237,7 +233,7 @@ def _stream_of(engine: JetStreamEngine, request: ApiRequest, body: ConsumerCreat
 
 
 def _consumer_of(engine: JetStreamEngine, request: ApiRequest) -> ConsumerReplica:
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     consumer = stream.consumers.get(request.args[1])
     if consumer is None:
         _refuse_offline(stream, request.args[1])
@@ -257,7 +253,7 @@ def _expect_empty(request: ApiRequest) -> None:
 
 
 def _page(engine: JetStreamEngine, request: ApiRequest, size: int) -> tuple[list[ConsumerReplica], int, int]:
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     # Ack-less consumers of other servers' sources do not count as consumers of the stream.
     names = sorted(name for name, consumer in stream.consumers.items() if not consumer.config.direct)
     offset = min(max(0, request.optional_body(PagedRequest).offset), len(names))
@@ -287,7 +283,7 @@ def _for_sourcing(
     creates another consumer, without acks.
     """
     if stream.config.retention is RetentionPolicy.LIMITS:
-        return body, f"{name}-{_unused_name(engine, stream)}"
+        return body, f"{name}-{engine.consumers.unused_name(stream)}"
     config = structs.replace(
         body.config,
         direct=False,
@@ -318,7 +314,7 @@ def create_consumer(
     """
     # A generated name is not part of the configuration.
     config = structs.replace(body.config, name=name)
-    name = name or _unused_name(engine, stream)
+    name = name or engine.consumers.unused_name(stream)
     _refuse_offline(stream, name)
     present = stream.consumers.get(name)
     if present is not None:  # pausing has its own request; an update does not change it
@@ -332,27 +328,27 @@ def create_consumer(
     if present is not None:
         if body.action is ConsumerAction.CREATE and rules.is_left_to_default(asked, stream.config):
             raise codes.CONSUMER_ALREADY_EXISTS.exception()
-        return _updated(present, config, body.action, now)
+        return _updated(engine, present, config, body.action, now)
     _check_capacity(engine, stream, config)
     work_queue.check(stream, config, name)
     try:
-        consumer = ConsumerReplica.create(engine, stream, config, name, now)
+        return engine.consumers.create(stream, config, name, now)
     except StoreError as error:
         raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
-    stream.consumers[name] = consumer
-    engine.tick.touch_consumer(consumer)
-    consumer.advise_created()
-    return consumer
 
 
 def _check_dead_letter_stream(engine: JetStreamEngine, config: ApiConsumerConfig) -> None:
-    subject = subject_of(config)
+    subject = rules.dead_letter_subject(config)
     if subject and not engine.index.has_interest(subject.encode()):
         raise rules.refuse(f"no stream takes the dead letter subject {subject!r}: create that stream first")
 
 
 def _updated(
-    present: ConsumerReplica, config: ApiConsumerConfig, action: ConsumerAction, now: int
+    engine: JetStreamEngine,
+    present: ConsumerReplica,
+    config: ApiConsumerConfig,
+    action: ConsumerAction,
+    now: int,
 ) -> ConsumerReplica:
     is_same = rules.same(present.config, config)
     if is_same and not config.sourcing:
@@ -360,7 +356,7 @@ def _updated(
     if not is_same and action is ConsumerAction.CREATE:
         raise codes.CONSUMER_ALREADY_EXISTS.exception()
     work_queue.check(present.stream, config, present.name)
-    with present.engine.containment.changing(present):
+    with engine.containment.changing(present):
         try:
             if not is_same:
                 present.update(config, now)
@@ -369,13 +365,6 @@ def _updated(
         except StoreError as error:
             raise codes.CONSUMER_STORE_FAILED.exception(err=str(error)) from error
     return present
-
-
-def _unused_name(engine: JetStreamEngine, stream: StreamReplica) -> str:
-    while True:
-        name = engine.new_id()[-NAME_LEN:] or base62(len(stream.consumers), NAME_LEN)
-        if name not in stream.consumers:
-            return name
 
 
 def _check_capacity(engine: JetStreamEngine, stream: StreamReplica, config: ApiConsumerConfig) -> None:

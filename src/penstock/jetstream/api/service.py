@@ -26,9 +26,7 @@ from penstock.jetstream.api import (
     stream_requests,
     transfer_requests,
 )
-from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint
-from penstock.jetstream.api.waiting import queue_of
-from penstock.jetstream.transfers import client_of
+from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint, client_of, queue_of
 from penstock.kernels.log.queries import DirectGets
 from penstock.kernels.wire.dispatch import publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
@@ -84,15 +82,16 @@ class ApiService:
         self._subscriptions.clear()
 
     def _apply_pending(self) -> None:
-        if not self._engine.tick.routing.is_active:
-            self._engine.tick.apply(self._engine.clock())
+        tick = self._engine.tick
+        if not tick.routing.is_active and tick.has_input:
+            tick.apply(self._engine.clock())
 
     def on_request(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         """Processes one request."""
         text = subject.decode("utf-8", "surrogateescape")
-        prefix = next(prefix for prefix in self._prefixes if text.startswith(prefix))
+        prefix = PREFIX if text.startswith(PREFIX) else self._prefixes[-1]
         endpoint, args = TABLE.find(text[len(prefix) :].split(".")) or (None, [])
         self._serve(endpoint, ApiRequest(text, args, reply, header, payload, origin))
 
@@ -100,17 +99,20 @@ class ApiService:
         """Runs the handler now, or later while a sync is in flight, messages are being routed, or an earlier
         request of the client is unfinished."""
         engine = self._engine
-        if engine.slices.holds(request.origin):
+        if request.origin in engine.slices.owners:
             engine.slices.after(request.origin, lambda: self._serve(endpoint, request), queue_of(endpoint))
         elif engine.commit.in_flight:
             engine.deferrals.after(lambda: self._serve(endpoint, request), queue_of(endpoint))
         elif engine.tick.routing.is_active:
-            engine.tick.defer(lambda: self._serve(endpoint, request))
+            engine.pending.defer(lambda: self._serve(endpoint, request))
         elif endpoint is None:
             self._meet_unknown(request)
         else:
             request.begin(engine.clock())
-            faults.contain(self._answer, self._answer_fault, endpoint, request)
+            try:
+                self._answer(endpoint, request)
+            except Exception as error:  # noqa: BLE001  # costs this request, and nothing else
+                self._answer_fault(error, endpoint, request)
 
     def _meet_unknown(self, request: ApiRequest) -> None:
         """Handles a subject below the prefix without an endpoint.

@@ -17,6 +17,7 @@ from penstock.jetstream import stream_config
 from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
+from penstock.jetstream.stream.purge import purge_messages
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.log.queries import SubjectCounts
 from penstock.kernels.log.stream_log import StoredRecord
@@ -57,7 +58,7 @@ SUBJECTS_SLICE = 256
 def create(engine: JetStreamEngine, request: ApiRequest) -> StreamCreateResponse:
     """STREAM.CREATE. Succeeds for an existing stream with the same configuration."""
     body = _config_request(request)
-    stream = engine.create_stream(body, request.now)
+    stream = engine.registry.create(body, request.now)
     return StreamCreateResponse(**_info(engine, stream, request.now), did_create=True)
 
 
@@ -65,7 +66,7 @@ def update(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None,
     """STREAM.UPDATE; the response follows the removal of messages that lower limits or another retention
     policy do not keep."""
     body = _config_request(request, name_first=True)
-    stream = yield from engine.update_stream(body, request.now)
+    stream = yield from engine.registry.update(body, request.now)
     yield from engine.reviews.wait(stream)
     return StreamUpdateResponse(**_info(engine, stream, request.now))
 
@@ -73,7 +74,7 @@ def update(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None,
 def info(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamInfoResponse]:
     """STREAM.INFO, with a page of subjects and their counts if subjects_filter is set."""
     body = request.optional_body(StreamInfoRequest)
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     fields = _info(engine, stream, request.now, deleted=body.deleted_details)
     fields["cluster"] = ClusterInfo(leader=engine.config.server_name)
     total = offset = limit = 0
@@ -124,7 +125,7 @@ def delete(engine: JetStreamEngine, request: ApiRequest) -> SuccessResponse:
     """STREAM.DELETE."""
     if not request.is_empty:
         raise codes.NOT_EMPTY_REQUEST.exception()
-    engine.delete_stream(request.args[0])
+    engine.registry.delete(request.args[0])
     return SuccessResponse(type=TYPE_PREFIX + "stream_delete_response", success=True)
 
 
@@ -132,13 +133,15 @@ def purge(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, 
     """STREAM.PURGE of all messages, or of those that filter, seq and keep select."""
     # Unlike the official server: text that is not JSON would purge every message.
     body = request.optional_body(StreamPurgeRequest, is_json=True)
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     if body.seq > 0 and body.keep > 0:
         raise codes.BAD_REQUEST.exception()
-    purged = yield from engine.removing(stream, stream.purge(body.filter.encode(), body.seq, body.keep))
+    purged = yield from engine.removals.run(
+        stream, purge_messages(stream, body.filter.encode(), body.seq, body.keep)
+    )
     with engine.containment.changing(stream):
         try:
-            engine.tick.write_change(stream)
+            engine.pending.write_change(stream)
         except StoreWriteError as error:
             raise codes.STREAM_PURGE_FAILED.exception(err=str(error)) from error
     return StreamPurgeResponse(success=True, purged=purged)
@@ -147,7 +150,7 @@ def purge(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, 
 def get_message(engine: JetStreamEngine, request: ApiRequest) -> MsgGetResponse:
     """STREAM.MSG.GET: one message by sequence, by time, or as the last or next one of a subject."""
     body = request.body(MsgGetRequest)
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     if (
         not (body.seq or body.last_by_subj or body.next_by_subj or body.start_time)
         or is_contradictory(body)
@@ -174,11 +177,11 @@ def delete_message(engine: JetStreamEngine, request: ApiRequest) -> SuccessRespo
     if request.is_empty:
         raise codes.BAD_REQUEST.exception()
     body = request.body(MsgDeleteRequest)
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     with engine.containment.changing(stream):
         stream.delete_message(body.seq, erase=not body.no_erase)
         try:
-            engine.tick.write_change(stream)
+            engine.pending.write_change(stream)
         except StoreWriteError as error:
             raise codes.STREAM_MSG_DELETE_FAILED.exception(err=str(error)) from error
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
@@ -186,7 +189,7 @@ def delete_message(engine: JetStreamEngine, request: ApiRequest) -> SuccessRespo
 
 def refuse_alone(engine: JetStreamEngine, request: ApiRequest) -> None:
     """Rejects requests that need a cluster."""
-    engine.stream(request.args[0])
+    engine.table.find(request.args[0])
     raise codes.CLUSTER_REQUIRED.exception()
 
 
@@ -260,7 +263,7 @@ def _origin_fields(engine: JetStreamEngine, stream: StreamReplica, now: int) -> 
 def _page(engine: JetStreamEngine, request: ApiRequest, limit: int) -> tuple[list[StreamReplica], int, int]:
     """A page of streams in order of names: (streams, offset, total)."""
     body = request.optional_body(StreamNamesRequest)
-    wanted = engine.claims.names_overlapping(body.subject) if body.subject else engine.streams
+    wanted = engine.table.claims.names_overlapping(body.subject) if body.subject else engine.streams
     chosen = [engine.streams[name] for name in sorted(wanted) if name in engine.streams]
     offset = min(max(0, body.offset), len(chosen))
     return chosen[offset : offset + limit], offset, len(chosen)

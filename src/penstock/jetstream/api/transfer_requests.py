@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.jetstream import stream_config
-from penstock.jetstream.api.api_table import ApiRequest, Endpoint
-from penstock.jetstream.transfers import client_of
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint, client_of
 from penstock.protocol import error_codes as codes
 from penstock.protocol import subjects
 from penstock.protocol.api import (
@@ -38,13 +37,13 @@ def snapshot(engine: JetStreamEngine, request: ApiRequest) -> StreamSnapshotResp
 
     if request.is_empty:
         raise codes.BAD_REQUEST.exception()
-    stream = engine.stream(request.args[0])
+    stream = engine.table.find(request.args[0])
     body = request.body(StreamSnapshotRequest)
     if not subjects.is_valid_subject(body.deliver_subject):
         raise codes.SNAPSHOT_DELIVER_SUBJECT_INVALID.exception()
     fields = client_of(engine, request.origin)
     begun = Snapshot(
-        engine,
+        engine.transfers.ports,
         stream,
         body.deliver_subject,
         consumers=not body.no_consumers,
@@ -75,11 +74,13 @@ def restore(engine: JetStreamEngine, request: ApiRequest) -> StreamRestoreRespon
         wanted = stream_config.renamed(wanted, name)
     if wanted.name != name:
         raise codes.STREAM_MISMATCH.exception()
-    config = engine.check_restore(wanted)
+    config = engine.registry.check_restore(wanted)
     if not engine.transfers.has_room():
         raise codes.INSUFFICIENT_RESOURCES.exception()
     fields = client_of(engine, request.origin)
-    begun = Restore(engine, config, fields=fields, now=request.now)
+    begun = Restore(
+        engine.transfers.ports, config, fields=fields, resume=engine.transfers.resume, now=request.now
+    )
     engine.transfers.add_restore(begun)
     engine.advisories.publish(f"STREAM.RESTORE_CREATE.{name}", "restore_create", {"stream": name, **fields})
     return StreamRestoreResponse(deliver_subject=begun.deliver_subject)

@@ -13,7 +13,6 @@ import re
 from msgspec import structs
 
 from penstock.errors import JetStreamApiError, MisuseError
-from penstock.jetstream.consumer.dead_letters import METADATA_KEY, subject_of
 from penstock.jetstream.limits import (
     BACKOFFS_MAX,
     DESCRIPTION_MAX,
@@ -57,6 +56,7 @@ INT64_MAX = 2**63 - 1
 PINNED_TIMEOUT_NS = 120 * NS_PER_S  # default time without a request after which a pin ends
 KEY_TOKEN = "penstock.key_token"  # consumer metadata: key-shared delivery
 KEY_TOKEN_MAX = 255
+DEAD_LETTER_KEY = "penstock.dead_letter"  # consumer metadata: see dead_letters.py
 GROUP_NAME = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 
 _TIMED_POLICIES = (AckPolicy.EXPLICIT, AckPolicy.ALL)  # messages not acked in time are redelivered
@@ -163,6 +163,11 @@ def sample_percent(config: ApiConsumerConfig) -> int:
 def key_token(config: ApiConsumerConfig) -> int:
     """Key-shared delivery: the position of the key's token in the subject, from 1; 0 without."""
     return natural(config.metadata.get(KEY_TOKEN, "0")) or 0
+
+
+def dead_letter_subject(config: ApiConsumerConfig) -> str:
+    """The subject of dead letters; "" when dead-lettering is not configured."""
+    return config.metadata.get(DEAD_LETTER_KEY, "")
 
 
 def inactive_threshold_ns(config: ApiConsumerConfig) -> int:
@@ -449,10 +454,10 @@ def check_reset(config: ApiConsumerConfig, seq: int, first_by_time: int) -> None
 
 def _check_dead_letter(config: ApiConsumerConfig, stream: ApiStreamConfig) -> None:
     """Rejects a dead letter subject that the consumer itself would deliver, which would be a loop."""
-    subject = subject_of(config)
+    subject = dead_letter_subject(config)
     if not subject:
         return
-    what = f"{METADATA_KEY} {subject!r}"
+    what = f"{DEAD_LETTER_KEY} {subject!r}"
     if not subjects.is_valid_subject(subject):
         raise refuse(f"{what} is not a valid subject to publish to")
     if config.ack_policy is not AckPolicy.EXPLICIT:

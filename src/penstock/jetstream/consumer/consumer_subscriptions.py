@@ -17,6 +17,7 @@ from penstock.jetstream.consumer.dead_letters import REPLY_PREFIX
 from penstock.jetstream.subject_claims import ALL, SubjectClaims
 from penstock.kernels.consumer.endpoints import AckSink
 from penstock.kernels.consumer.pump import Pump, drain_ready, ready
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.api import AckPolicy, RetentionPolicy
@@ -25,14 +26,16 @@ from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-    from penstock.jetstream.engine import JetStreamEngine
 
 
 class ConsumerSubscriptions:
-    """The subscriptions for one stream's consumers. Consumers add and remove themselves."""
+    """The subscriptions for one stream's consumers. Consumers add and remove themselves.
 
-    def __init__(self, engine: JetStreamEngine, stream_name: str) -> None:
-        self._engine = engine
+    index: of the account. account, domain: their names are part of the longer ack subjects.
+    """
+
+    def __init__(self, index: SubscriptionIndex, account: str, domain: str, stream_name: str) -> None:
+        self._index = index
         self.claims = SubjectClaims()  # the filters of a work queue's consumers
         self._consumers: dict[str, ConsumerReplica] = {}
         self._waiting: dict[Pump, ConsumerReplica] = {}
@@ -41,10 +44,10 @@ class ConsumerSubscriptions:
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
         dead_letters = ServiceSink(self._on_letter_answer)
-        domain = f"{engine.config.domain or '_'}.{short_hash(engine.config.account)}."
+        place = f"{domain or '_'}.{short_hash(account)}."
         sinks: tuple[tuple[Sink, str], ...] = (
             (self._acks, "$JS.ACK."),
-            (self._acks, "$JS.ACK." + domain),
+            (self._acks, "$JS.ACK." + place),
             (flow, "$JS.FC."),
             (dead_letters, REPLY_PREFIX),
         )
@@ -56,7 +59,7 @@ class ConsumerSubscriptions:
         """Routes the consumer's acks and flow control responses to it."""
         if not self._consumers:
             for subscription in self._subscriptions:
-                self._engine.index.insert(subscription)
+                self._index.insert(subscription)
         self._consumers[consumer.name] = consumer
         # Ack subjects of other consumers have no subscriber: a request there gets 503.
         if consumer.config.ack_policy not in (AckPolicy.FLOW_CONTROL, AckPolicy.NONE):
@@ -80,7 +83,7 @@ class ConsumerSubscriptions:
         self._acks.remove(consumer.name.encode())
         if not self._consumers:
             for subscription in self._subscriptions:
-                self._engine.index.remove(subscription)
+                self._index.remove(subscription)
 
     def wait(self, consumer: ConsumerReplica, waits: bool) -> None:
         """Sets whether the consumer waits for new messages, with a receiver and nothing to deliver."""

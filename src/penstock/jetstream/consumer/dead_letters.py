@@ -26,23 +26,24 @@ replicated); a second journal of dead letters (the ack state already has the dec
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
-from penstock.kernels.wire.dispatch import publish
+from penstock.jetstream.consumer.consumer_advisories import ConsumerAdvisories
+from penstock.jetstream.consumer.consumer_config import dead_letter_subject
+from penstock.jetstream.consumer.consumer_effects import ConsumerEffects
+from penstock.jetstream.consumer.state import ConsumerMeta
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.kernels.consumer.ack_state import AckState
 from penstock.protocol import headers
 from penstock.protocol.api import ApiConsumerConfig, DecodeError, decode
 from penstock.protocol.durations import NS_PER_S, format_time
 from penstock.protocol.subjects import matches
 
-if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-    from penstock.jetstream.stream.stream_replica import StreamReplica
-
 log = logging.getLogger("penstock.jetstream")
-
-METADATA_KEY = "penstock.dead_letter"
 
 STREAM = "Penstock-Dead-Letter-Stream"
 CONSUMER = "Penstock-Dead-Letter-Consumer"
@@ -75,27 +76,47 @@ class DeadLetterAck(msgspec.Struct):
     error: dict[str, object] | None = None
 
 
-def subject_of(config: ApiConsumerConfig) -> str:
-    """The subject of dead letters; "" when dead-lettering is not configured."""
-    return config.metadata.get(METADATA_KEY, "")
-
-
 class DeadLetters:
-    """The dead letters of one consumer. No-op unless its configuration names a subject."""
+    """The dead letters of one consumer of `stream`. No-op unless its configuration names a subject.
 
-    def __init__(self, consumer: ConsumerReplica) -> None:
-        self._consumer = consumer
+    streams: where dead letters are searched, by name. state: has the decisions to give up. effects: gets dead
+    letters. mark: makes the consumer apply in the next tick.
+
+    unwritten: messages that were given up since the journal was written. retry_at: when (ns) dead letters
+    without a pub ack are published again; None for never.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, StreamReplica],
+        stream: StreamReplica,
+        meta: ConsumerMeta,
+        state: AckState,
+        advisories: ConsumerAdvisories,
+        effects: ConsumerEffects,
+        mark: Callable[[], object],
+    ) -> None:
+        self._streams = streams
+        self._stream = stream
+        self._consumer = meta.name
+        self._id_prefix = f"dead-letter.{stream.name}.{meta.name}.{meta.created}."
+        self._state = state
+        self._advisories = advisories
+        self._effects = effects
+        self._mark = mark
+        self._subject = dead_letter_subject(meta.config)
+        self._max_deliver = meta.config.max_deliver
         self._due: dict[int, DeadLetter] = {}  # by stream sequence
         self._in_flight: dict[int, int] = {}  # stream sequence -> published at, ns
         self._answers: list[tuple[int, bytes]] = []
         self._indeterminate: set[int] = set()  # may be stored already
-        self._unwritten: set[int] = set()  # given up since the journal was written
-        self._retry_at: int | None = None
+        self.unwritten: set[int] = set()
+        self.retry_at: int | None = None
         self._complained = False
 
     @property
     def wanted(self) -> bool:
-        return bool(subject_of(self._consumer.config))
+        return bool(self._subject)
 
     @property
     def is_busy(self) -> bool:
@@ -106,56 +127,52 @@ class DeadLetters:
         """Whether the message was given up and its dead letter is not yet acked."""
         return seq in self._due
 
-    @property
-    def has_unwritten(self) -> bool:
-        """Whether messages were given up since the journal was written."""
-        return bool(self._unwritten)
-
     def written(self) -> None:
         """Releases dead letters after the journal was written."""
-        if self._unwritten:
-            self._unwritten.clear()
-            self._consumer.acks.mark()
+        if self.unwritten:
+            self.unwritten.clear()
+            self._mark()
+
+    def configure(self, config: ApiConsumerConfig) -> None:
+        """Follows a change of the consumer's configuration."""
+        self._subject = dead_letter_subject(config)
+        self._max_deliver = config.max_deliver
+        self.resume()
 
     def resume(self) -> None:
         """Finds the due dead letters after a restart or a change of the configuration."""
         if not self.wanted:
             self._due.clear()
             self._in_flight.clear()
-            self._unwritten.clear()
-            self._retry_at = None
+            self.unwritten.clear()
+            self.retry_at = None
             return
-        for seq, deliveries in self._consumer.state.given_up():
+        for seq, deliveries in self._state.given_up():
             if seq not in self._due:
-                limit = self._consumer.config.max_deliver
-                reason = MAX_DELIVER if 0 < limit <= deliveries else TERMINATED
+                reason = MAX_DELIVER if 0 < self._max_deliver <= deliveries else TERMINATED
                 self._due[seq] = DeadLetter(deliveries, reason, "")
                 self._indeterminate.add(seq)
         if self._due:
-            self._consumer.acks.mark()
+            self._mark()
 
     def add(self, seq: int, dead_letter: DeadLetter) -> None:
         """Adds a message that was given up. (The ack state has it marked.)"""
         self._due[seq] = dead_letter
-        self._unwritten.add(seq)
-        self._consumer.acks.mark()
+        self.unwritten.add(seq)
+        self._mark()
 
     def on_answer(self, seq: int, payload: bytes) -> None:
         """Records the pub ack of a dead letter. The next `apply` processes it."""
         self._answers.append((seq, payload))
-        self._consumer.acks.mark()
-
-    def next_deadline(self) -> int | None:
-        """When unacked dead letters are published again (ns), or None."""
-        return self._retry_at
+        self._mark()
 
     def on_time(self, now: int) -> None:
         """Retries dead letters without a pub ack."""
-        if self._retry_at is not None and self._retry_at <= now:
-            self._retry_at = None
+        if self.retry_at is not None and self.retry_at <= now:
+            self.retry_at = None
             self._indeterminate.update(self._in_flight)
             self._in_flight.clear()
-            self._consumer.acks.mark()
+            self._mark()
 
     def apply(self, now: int) -> int:
         """Processes pub acks and publishes due dead letters. Returns by how many the pending count fell."""
@@ -165,16 +182,14 @@ class DeadLetters:
         settled = sum(self._answered(seq, payload) for seq, payload in answers)
         if self._due and len(self._in_flight) < IN_FLIGHT_MAX:
             settled += self._drop_stored(now)
-            for seq in [
-                seq for seq in self._due if seq not in self._in_flight and seq not in self._unwritten
-            ]:
+            for seq in [seq for seq in self._due if seq not in self._in_flight and seq not in self.unwritten]:
                 if len(self._in_flight) >= IN_FLIGHT_MAX:
                     break
                 self._publish(seq, now)
-        if self._in_flight and self._retry_at is None:
-            self._retry_at = now + RETRY_NS
+        if self._in_flight and self.retry_at is None:
+            self.retry_at = now + RETRY_NS
         elif not self._in_flight:
-            self._retry_at = None
+            self.retry_at = None
         return settled
 
     def _answered(self, seq: int, payload: bytes) -> int:
@@ -194,37 +209,33 @@ class DeadLetters:
         dead_letter = self._due.pop(seq)
         self._in_flight.pop(seq, None)
         self._indeterminate.discard(seq)
-        consumer = self._consumer
-        settled = consumer.settle(seq)
+        settled = int(self._state.drop(seq))
         if dead_letter.reason == MAX_DELIVER:
-            consumer.advise_given_up(seq, dead_letter.deliveries)
+            self._advisories.given_up(seq, dead_letter.deliveries)
         else:
-            consumer.advise_terminated(
+            self._advisories.terminated(
                 seq, dead_letter.consumer_seq, dead_letter.deliveries, dead_letter.text
             )
         return settled
 
     def _publish(self, seq: int, now: int) -> None:
-        consumer = self._consumer
-        found = consumer.stream.log.load(seq)
+        found = self._stream.log.load(seq)
         if found is None:  # removed from the stream: nothing to move
             del self._due[seq]
             self._indeterminate.discard(seq)
-            consumer.settle(seq)
+            self._state.drop(seq)
             return
         header = self._header(seq, self._due[seq], found.subject, found.header, found.ts)
-        reply = f"{REPLY_PREFIX}{consumer.stream.name}.{consumer.name}.{seq}".encode()
+        reply = f"{REPLY_PREFIX}{self._stream.name}.{self._consumer}.{seq}".encode()
         self._in_flight[seq] = now
-        subject = subject_of(consumer.config)
-        if not publish(consumer.engine.index, subject.encode(), reply, header, found.payload):
-            self._complain("found no stream")
+        unheard = partial(self._complain, "found no stream")
+        self._effects.dead_letter(self._subject.encode(), reply, header, found.payload, unheard)
 
     def _header(self, seq: int, dead_letter: DeadLetter, subject: bytes, header: bytes, ts: int) -> bytes:
-        consumer = self._consumer
         pairs = [
             (headers.MSG_ID, self._id(seq)),
-            (STREAM, consumer.stream.name),
-            (CONSUMER, consumer.name),
+            (STREAM, self._stream.name),
+            (CONSUMER, self._consumer),
             (SUBJECT, subject.decode("utf-8", "replace")),
             (SEQUENCE, str(seq)),
             (TIME, format_time(ts)),
@@ -241,8 +252,7 @@ class DeadLetters:
         return headers.build(pairs)
 
     def _id(self, seq: int) -> str:
-        consumer = self._consumer
-        return f"dead-letter.{consumer.stream.name}.{consumer.name}.{consumer.created}.{seq}"
+        return f"{self._id_prefix}{seq}"
 
     def _drop_stored(self, now: int) -> int:
         """Settles dead letters that are already stored. Returns by how many the pending count fell. A dead
@@ -252,10 +262,10 @@ class DeadLetters:
             return 0
         indeterminate = {self._id(seq).encode(): seq for seq in self._indeterminate}
         self._indeterminate.clear()
-        subject = subject_of(self._consumer.config).encode()
+        subject = self._subject.encode()
         settled = 0
-        for stream in self._consumer.engine.streams.values():
-            if any(matches(one, subject.decode()) for one in stream.config.subjects):
+        for stream in self._streams.values():
+            if any(matches(one, self._subject) for one in stream.config.subjects):
                 for seq, at in self._stored_in(stream, subject, indeterminate).items():
                     if at <= stream.durability.durable_seq:
                         settled += self._settle(seq)
@@ -271,7 +281,7 @@ class DeadLetters:
         twice, when a power failure revoked its settlement after the stream had forgotten the id. The first
         one counts: it was written before the others.
         """
-        oldest = self._consumer.stream.log.load(min(ids.values()))
+        oldest = self._stream.log.load(min(ids.values()))
         found: dict[int, int] = {}
         at = stream.log.seq_at_time(oldest.ts) if oldest is not None else stream.log.first_seq
         while (dead_letter := stream.log.load_next(subject, at)) is not None:
@@ -290,6 +300,6 @@ class DeadLetters:
             self._complained = True
             log.warning(
                 "consumer %s of stream %s: a dead letter to %r %s; retry every %d s",
-                self._consumer.name, self._consumer.stream.name, subject_of(self._consumer.config), why,
+                self._consumer, self._stream.name, self._subject, why,
                 RETRY_NS // NS_PER_S,
             )  # fmt: skip

@@ -7,16 +7,20 @@
 
 The pump implements the order (kernels/consumer/pump.pyx). This module checks requests, and starts and ends
 pins: a client stays pinned until `priority_timeout` passes without a request from it, or until an
-administrator unpins it. A pin is not stored: after a restart, the first client served gets a new one.
+administrator unpins it. A pin is a command: a standby that takes over holds the one it knows. It is not
+stored: after a restart, the first client served gets a new one.
 
 Sources: ADR-42; texts and order of checks are those of the official server.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from penstock.jetstream.consumer.consumer_advisories import ConsumerAdvisories
 from penstock.jetstream.consumer.pull_requests import PullRefusedError
+from penstock.jetstream.consumer.standby import Pin
+from penstock.kernels.consumer.endpoints import Rotation
 from penstock.protocol.api import ApiConsumerConfig, PriorityGroupState, PriorityPolicy, PullRequest
 from penstock.protocol.durations import format_time_or_zero
 from penstock.protocol.status import (
@@ -27,9 +31,6 @@ from penstock.protocol.status import (
     PRIORITY_GROUP_MISSING,
     PRIORITY_OUT_OF_RANGE,
 )
-
-if TYPE_CHECKING:
-    from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 
 PRIORITY_MAX = 9
 
@@ -52,19 +53,51 @@ def check_group(request: PullRequest, config: ApiConsumerConfig) -> None:
 
 
 class Pinning:
-    """The pin of a consumer with priority policy pinned_client; no-op for other policies."""
+    """The pin of a consumer with priority policy pinned_client; no-op for other policies.
 
-    def __init__(self, consumer: ConsumerReplica) -> None:
-        self._consumer = consumer
+    held: the pin to start with, and since when (ns); its client has the whole timeout to come here. now: ns.
+    rotation: asks for the pin of the client that is served next. new_id: returns an unused id. account: the
+    name for the advisories. activate: lets the consumer deliver in this tick. record: called with each pin
+    (empty: it ended) and the time in ns; returns the time of the command that records it.
+
+    due: when (ns) the pin expires; None without a pin.
+    """
+
+    def __init__(
+        self,
+        config: ApiConsumerConfig,
+        rotation: Rotation,
+        advisories: ConsumerAdvisories,
+        *,
+        new_id: Callable[[], str],
+        account: str,
+        activate: Callable[[], None],
+        record: Callable[[bytes, int], int],
+        held: Pin,
+        now: int,
+    ) -> None:
+        self._config = config
+        self._rotation = rotation
+        self._advisories = advisories
+        self._new_id = new_id
+        self._account = account
+        self._activate = activate
+        self._record = record
         self.pin = b""
         self.pinned_at = 0  # ns; 0 without a pin
-        self._due: int | None = None
+        self.due: int | None = None
         self._now = 0  # time of the current delivery
+        self.configure(config)
+        if held.id and config.priority_policy is PriorityPolicy.PINNED_CLIENT:
+            self.pin, self.pinned_at = held.id.encode(), held.since
+            self.due = now + config.priority_timeout
+            rotation.hold_pin(self.pin)
 
-    def configure(self) -> None:
+    def configure(self, config: ApiConsumerConfig) -> None:
         """Follows a change of the consumer's configuration."""
-        is_pinned = self._consumer.config.priority_policy is PriorityPolicy.PINNED_CLIENT
-        self._consumer.pump.rotation.pin_clients(self._claim if is_pinned else None)
+        self._config = config
+        is_pinned = config.priority_policy is PriorityPolicy.PINNED_CLIENT
+        self._rotation.pin_clients(self._claim if is_pinned else None)
         if not is_pinned:
             self._clear()
 
@@ -79,49 +112,43 @@ class Pinning:
             return
         if request.id.encode() != self.pin:
             raise PullRefusedError(PIN_ID_MISMATCH)
-        self._due = now + self._consumer.config.priority_timeout
+        self.due = now + self._config.priority_timeout
 
     def _claim(self) -> bytes:
         """Makes the pin of the client that the pump serves next."""
-        consumer = self._consumer
-        self.pin = consumer.engine.new_id().encode()
-        self.pinned_at = self._now
-        self._due = self._now + consumer.config.priority_timeout
-        group = consumer.config.priority_groups[0]
-        self._advise("pinned", group, pinned_id=self.pin.decode())
+        self.pin = self._new_id().encode()
+        self.pinned_at = self._record(self.pin, self._now)
+        self.due = self._now + self._config.priority_timeout
+        self._advise("pinned", self._config.priority_groups[0], pinned_id=self.pin.decode())
         return self.pin
 
-    def unpin(self, group: str, reason: str) -> None:
+    def unpin(self, group: str, reason: str, now: int) -> None:
         """Ends the pin; the next client served gets a new one. reason: "admin" or "timeout"."""
+        if self.pin:
+            self._record(b"", now)
         self._clear()
-        consumer = self._consumer
         self._advise("unpinned", group, reason=reason)
-        consumer.engine.tick.touch_consumer(consumer)
+        self._activate()
 
     def _advise(self, event: str, group: str, **fields: str) -> None:
-        consumer = self._consumer
         # These two are the only consumer advisories in which the official server names the account.
-        fields["account"] = consumer.engine.config.account
-        consumer.advise(event.upper(), f"consumer_group_{event}", group=group, **fields)
+        fields["account"] = self._account
+        self._advisories.publish(event.upper(), f"consumer_group_{event}", group=group, **fields)
 
     def _clear(self) -> None:
         self.pin = b""
         self.pinned_at = 0
-        self._due = None
-        self._consumer.pump.rotation.unpin()
-
-    def next_deadline(self) -> int | None:
-        """When (ns) the pin expires, or None."""
-        return self._due
+        self.due = None
+        self._rotation.unpin()
 
     def on_time(self, now: int) -> None:
         """Ends an expired pin."""
-        if self._due is not None and self._due <= now:
-            self.unpin(self._consumer.config.priority_groups[0], "timeout")
+        if self.due is not None and self.due <= now:
+            self.unpin(self._config.priority_groups[0], "timeout", now)
 
     def state(self) -> list[PriorityGroupState]:
         """The groups as info shows them: only the first, as on the official server."""
-        groups = self._consumer.config.priority_groups
+        groups = self._config.priority_groups
         if not groups:
             return []
         at = format_time_or_zero(self.pinned_at)

@@ -1,7 +1,7 @@
 """Pull requests that wait for messages, and the status messages that end them.
 
-A request asks for up to `batch` messages (and up to `max_bytes`) and expires after `expires`. Requests take
-turns message by message. They end as on the official server:
+A request asks for up to `batch` messages (and up to `max_bytes`) and expires after `expires`. Messages
+go to the requests round robin. These end as on the official server:
 
     batch complete                   no status; 409 Batch Completed when bytes of max_bytes are left
     next message exceeds the rest    409 Message Size Exceeds MaxBytes
@@ -15,9 +15,8 @@ Invariant: every request in the queue can take another message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.errors import JetStreamError
+from penstock.jetstream.consumer.consumer_effects import ConsumerEffects
 from penstock.kernels.consumer.endpoints import Rotation, Target, TargetEnd
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.protocol import headers
@@ -80,11 +79,6 @@ class WaitingRequest(Target):
         self.heartbeat_due = now + self._heartbeat_ns
         self.delivered_at_due = self.delivered
 
-    def deadline(self) -> int | None:
-        if self.expires is None or self.heartbeat_due is None:
-            return self.expires if self.heartbeat_due is None else self.heartbeat_due
-        return min(self.expires, self.heartbeat_due)
-
 
 def check_request(request: PullRequest, config: ApiConsumerConfig) -> None:
     """Raises PullRefusedError for a request that the consumer's configuration does not allow."""
@@ -102,19 +96,15 @@ def check_request(request: PullRequest, config: ApiConsumerConfig) -> None:
 class PullQueue:
     """The waiting requests of one consumer, in the order in which they are served.
 
-    rotation: selects among them. send: callable(reply, header block) that publishes a status.
+    index: has the subscribers of their reply subjects. effects: gets statuses. rotation: selects among them.
     """
 
     def __init__(
-        self,
-        index: SubscriptionIndex,
-        rotation: Rotation,
-        send: Callable[[bytes, bytes], None],
-        waiting_max: int,
+        self, index: SubscriptionIndex, effects: ConsumerEffects, rotation: Rotation, waiting_max: int
     ) -> None:
         self._index = index
+        self._effects = effects
         self._rotation = rotation
-        self._send = send
         self.waiting_max = waiting_max
         self.requests: list[Target] = []  # WaitingRequests; the pump rotates this list
         self._swept_at = 0
@@ -149,14 +139,16 @@ class PullQueue:
         self._rotation.add(self.requests, WaitingRequest(reply, request, now))
 
     def on_end(self, target: Target, why: int) -> None:
-        """Called when the pump removed `target` from the queue: sends the status, if there is one."""
+        """Called when the pump removed `target` from the queue: adds the status, if there is one."""
         assert isinstance(target, WaitingRequest)
         if why == TargetEnd.END_TOO_LARGE:
-            self._send(target.subject, MESSAGE_SIZE_EXCEEDS_MAX_BYTES.block(target.pending_headers()))
+            self._effects.status(
+                target.subject, MESSAGE_SIZE_EXCEEDS_MAX_BYTES.block(target.pending_headers())
+            )
         elif why == TargetEnd.END_BYTES_LEFT:
-            self._send(target.subject, BATCH_COMPLETED.block(target.pending_headers()))
+            self._effects.status(target.subject, BATCH_COMPLETED.block(target.pending_headers()))
         elif why == TargetEnd.END_WRONG_PIN:
-            self._send(target.subject, WRONG_PIN_ID.block(target.pending_headers()))
+            self._effects.status(target.subject, WRONG_PIN_ID.block(target.pending_headers()))
 
     def sweep(self, now: int) -> None:
         """Drops expired requests (with 408) and those whose reply subject has no subscriber."""
@@ -166,7 +158,7 @@ class PullQueue:
             assert isinstance(request, WaitingRequest)
             if request.expires is not None and request.expires <= now:
                 self.last_active = max(self.last_active, request.expires)
-                self._send(request.subject, REQUEST_TIMEOUT.block(request.pending_headers()))
+                self._effects.status(request.subject, REQUEST_TIMEOUT.block(request.pending_headers()))
             elif request.is_wanted(self._index):
                 remaining.append(request)
         self.requests[:] = remaining
@@ -187,7 +179,7 @@ class PullQueue:
             assert isinstance(request, WaitingRequest)
             if request.no_wait and (request.expires is None or request.delivered):
                 self.last_active = now
-                self._send(request.subject, NO_MESSAGES.block())
+                self._effects.status(request.subject, NO_MESSAGES.block())
             else:
                 remaining.append(request)
         if len(remaining) != len(self.requests):
@@ -203,8 +195,13 @@ class PullQueue:
 
     def next_deadline(self) -> int | None:
         """When on_time is due, or None."""
-        deadlines = [request.deadline() for request in self.requests if isinstance(request, WaitingRequest)]
-        return min((due for due in deadlines if due is not None), default=None)
+        first = None
+        for request in self.requests:  # a plain loop: runs in every tick with requests
+            assert isinstance(request, WaitingRequest)
+            for due in (request.expires, request.heartbeat_due):
+                if due is not None and (first is None or due < first):
+                    first = due
+        return first
 
     def on_time(self, now: int, last_consumer: int, last_stream: int) -> None:
         """Expires requests and sends idle heartbeats, with the last delivered sequences."""
@@ -212,14 +209,16 @@ class PullQueue:
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
             if request.heartbeat_due is not None and request.heartbeat_due <= now:
-                self._send(request.subject, heartbeat_block(last_consumer, last_stream))
+                self._effects.status(request.subject, heartbeat_block(last_consumer, last_stream))
                 request.restart_heartbeat(now)
 
     def end_all(self, status: Status, *, with_rest: bool = False) -> None:
         """Ends all requests with `status`. with_rest: add headers with their remaining messages and bytes."""
         for request in self.requests:
             assert isinstance(request, WaitingRequest)
-            self._send(request.subject, status.block(request.pending_headers() if with_rest else ()))
+            self._effects.status(
+                request.subject, status.block(request.pending_headers() if with_rest else ())
+            )
         self.requests.clear()
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.jetstream.consumer.consumer_effects import ConsumerEffects
 from penstock.jetstream.consumer.pull_requests import heartbeat_block
 from penstock.kernels.consumer.endpoints import Target
 from penstock.kernels.consumer.pump import Pump
@@ -32,14 +33,15 @@ FLOW_ID_LEN = 4
 class PushDelivery:
     """The delivery side of a push consumer.
 
-    group: deliver group; b"" for none. heartbeat_ns: 0 for none. flow_prefix: `$JS.FC.<stream>.<consumer>.`,
-    b"" without flow control. acks_by_flow: flow control responses are the acks. new_id: returns an unused id;
-    its last characters name flow control requests.
+    effects: gets heartbeats. group: deliver group; b"" for none. heartbeat_ns: 0 for none. flow_prefix:
+    `$JS.FC.<stream>.<consumer>.`, b"" without flow control. acks_by_flow: flow control responses are the
+    acks. new_id: returns an unused id; its last characters name flow control requests.
     """
 
     def __init__(
         self,
         index: SubscriptionIndex,
+        effects: ConsumerEffects,
         pump: Pump,
         subject: bytes,
         *,
@@ -51,6 +53,7 @@ class PushDelivery:
         now: int,
     ) -> None:
         self._index = index
+        self._effects = effects
         self._pump = pump
         self._new_id = new_id
         self._group = group
@@ -101,11 +104,13 @@ class PushDelivery:
         As on the official server, other subscribers do not start the delivery, but receive its messages.
         """
         match = self._index.match(self.target.subject)
-        if not (match.plain or match.groups):
+        if not (match.plain or match.groups or match.elsewhere):
             return self.target.is_wanted(self._index)  # the subject may be imported by another account
         if self._group:
-            return any(members[0].queue == self._group for members in match.groups)
-        return bool(match.plain)
+            return self._group in match.elsewhere or any(
+                members[0].queue == self._group for members in match.groups
+            )
+        return bool(match.plain) or b"" in match.elsewhere
 
     def lost(self, now: int) -> None:
         """The pump found no subscriber."""
@@ -127,7 +132,7 @@ class PushDelivery:
         self.look(now)
         if self.targets:
             block = heartbeat_block(last_consumer, last_stream, self._flow_id)
-            publish(self._index, self.target.subject, b"", block, b"")
+            self._effects.status(self.target.subject, block)
             if self.acks_by_flow and self._pump.state.num_pending:
                 self._ask_for_acks()
         self._heartbeat_due = now + self._heartbeat_ns
@@ -148,12 +153,19 @@ class PushDelivery:
             self._ask_for_acks()
 
     def _ask_for_acks(self) -> None:
+        """Adds a request, behind the messages and the heartbeat that precede it."""
         if not self._flow_id:
-            self._pump.request_flow()
+            self._flow_id = self._new_flow_id()
+            self._pump.flow_requested()
+            self._effects.flow_request(self.target.subject, self._flow_id, FLOW_CONTROL.block())
 
     def _request_flow(self) -> None:
-        self._flow_id = self._flow_prefix + self._new_id()[-FLOW_ID_LEN:].encode()
+        """Sends a request among the messages of a run: its place is what the response accounts for."""
+        self._flow_id = self._new_flow_id()
         publish(self._index, self.target.subject, self._flow_id, FLOW_CONTROL.block(), b"")
+
+    def _new_flow_id(self) -> bytes:
+        return self._flow_prefix + self._new_id()[-FLOW_ID_LEN:].encode()
 
     def _forget_flow(self) -> None:
         """Resets flow control: a new subscriber owes no responses."""

@@ -11,6 +11,7 @@ once), but loses none.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -38,7 +39,8 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
 
     start_seq: its first stream sequence. resume_seq: deliver policy last_per_subject first delivers the last
     message of each subject up to here, then everything above; 0 for other policies. since: the first sequence
-    that the position covers, after a change of filters or a reset; 0: start_seq. driven: it represents a
+    that the position covers, after a change of filters; 0: start_seq. resets: how many resets of the ack
+    state precede that change; after a later one the ack state has the first sequence. driven: it represents a
     mirror or source that reads the log itself (source_consumer.py), and delivers nothing; None: stored by a
     version in which that was so for all with ack policy flow_control.
     """
@@ -50,27 +52,36 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
     resume_seq: int = 0
     since: int = 0
     driven: bool | None = None
+    resets: int = 0
 
 
 class Recorder:
     """Writes an ack state to its store.
 
-    journal_min_bytes: a shorter journal is not replaced by a snapshot.
+    journal_min_bytes: a shorter journal is not replaced by a snapshot. record: called with each entry of the
+    journal, before it is written; None: nothing follows the consumer.
     """
 
-    def __init__(self, store: ConsumerStore, state: AckState, journal_min_bytes: int) -> None:
+    def __init__(
+        self,
+        store: ConsumerStore,
+        state: AckState,
+        journal_min_bytes: int,
+        record: Callable[[bytes], object] | None = None,
+    ) -> None:
         self._store = store
         self._state = state
+        self._record = record
         self._snapshot_at = self._journal_min_bytes = journal_min_bytes
         self.is_behind = False  # the last write failed: the store buffers changes that are not written
 
-    def recover(self, last_seq: int, start_seq: int) -> None:
+    def recover(self, last_seq: int) -> None:
         """Restores the state from the store. Raises StoreCorruptError when it is invalid.
 
         last_seq: of the stream. After a power failure the stream may end before the journal does. Deliveries
-        beyond its end are then dropped: their sequences will belong to other messages. start_seq: the
-        consumer's first sequence. The position stays at or after it, because a work queue keeps what precedes
-        it.
+        beyond its end are then dropped: their sequences will belong to other messages. The position stays at
+        or after the consumer's first sequence, because a work queue keeps what precedes it, and one that a
+        reset put beyond the end waits there.
         """
         snapshot, entries = self._store.load()
         try:
@@ -79,31 +90,24 @@ class Recorder:
             for entry in entries:
                 self._state.replay(entry)
             if entries or snapshot is not None:
-                self._reconcile(last_seq, start_seq)
+                self._reconcile(last_seq)
         except ValueError as error:
             raise StoreCorruptError(
                 f"the state of consumer {self._store.name} cannot be read: {error}"
             ) from error
 
-    def _reconcile(self, last_seq: int, start_seq: int) -> None:
-        delivered, position = self._state.delivered_stream, max(last_seq, start_seq - 1)
-        if delivered <= position:
+    def _reconcile(self, last_seq: int) -> None:
+        delivered = self._state.delivered_stream
+        if delivered <= max(last_seq, self._state.start_seq - 1):
             return
         log.warning(
             "consumer %s delivered up to sequence %d, but its stream ends at %d: it continues from there",
             self._store.name, delivered, last_seq,
         )  # fmt: skip
-        self._state.truncate(position)
+        self._state.truncate(last_seq)
         self._store.snapshot(self._state.snapshot())
         # Without the sync, another power failure could restore the dropped deliveries, for other messages.
         self._store.sync()
-
-    def start_over(self, seq: int) -> None:
-        """Replaces the state by that of a consumer that starts at stream sequence `seq`. Raises
-        StoreWriteError."""
-        fresh = AckState(self._state.policy, seq).snapshot()
-        self._state.restore(fresh)
-        self._store.snapshot(fresh)
 
     def write(self, *, sync: bool = False) -> None:
         """Appends changes since the last call. sync: also syncs, even without changes: a repeated ack is
@@ -112,10 +116,12 @@ class Recorder:
         Raises StoreWriteError; the next write continues there.
         """
         entry = self._state.take_journal()
+        if entry and self._record is not None:
+            self._record(entry)
+        if not (entry or self.is_behind or sync):
+            return
         if entry:
             self._store.append(entry)
-        elif not self.is_behind and not sync:
-            return
         self.is_behind = True
         if self._store.journal_bytes < self._snapshot_at:
             self._store.write()

@@ -3,7 +3,8 @@
 Read first `stream_replica.py`. Plain publishes are stored by the ingest kernel; a publish with headers that
 change its behaviour is decided in `publish_checks.py`, in the official server's order of checks.
 
-    stream_replica.py      apply, write, acknowledge, update, purge, delete, expire
+    stream_replica.py      apply, write, update, purge, delete, expire
+    effects.py             what commands cause outside: responses, republished messages, events
     publish_checks.py      expectations, roll-ups, TTL headers, discard-new limits
     atomic_batches.py, staged.py
                            atomic batches, and the checks at their commit

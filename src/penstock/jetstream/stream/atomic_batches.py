@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import JetStreamApiError
 from penstock.jetstream.inflight import BatchContext
-from penstock.jetstream.limits import ATOMIC_INFLIGHT_PER_STREAM, ATOMIC_INFLIGHT_TOTAL
 from penstock.jetstream.stream.staged import BatchCheck, Checked, StagedMessage
-from penstock.kernels.ingest.batches import StagedBatch, StagedBatches
+from penstock.kernels.ingest.batches import StagedBatch, StagedBatches, StagedTotal
 from penstock.kernels.log.records import size_of
 from penstock.kernels.log.stream_log import BATCH_BYTES_MAX
 from penstock.protocol import error_codes as codes
@@ -52,6 +51,7 @@ class AtomicBatches:
         self._stream = stream
         self._context = context
         self.staged = StagedBatches()
+        self.total = StagedTotal(whole=context.inflight.staged)
 
     def take(self, batch_id: bytes, message: StagedMessage, now: int) -> bytes:
         """Handles one message of a batch, at `now` (ns). Returns the response: nothing, or the pub ack.
@@ -82,23 +82,20 @@ class AtomicBatches:
         except JetStreamApiError:
             self._close(batch)
             raise
-        self.staged.heard(batch, now, self._context.config().batch_timeout_ns)
+        self.staged.heard(batch, now, self._stream.batch_limits.timeout_ns)
         return b""
 
     def _open(self, batch_id: bytes, seq: int, size: int, now: int) -> StagedBatch:
-        config = self._context.config()
-        inflight = self._context.inflight
+        limits = self._stream.batch_limits
         if seq != 1:
-            if size > config.batch_messages_max:
-                raise codes.ATOMIC_PUBLISH_TOO_LARGE_BATCH.exception(size=config.batch_messages_max)
+            if size > limits.messages_max:
+                raise codes.ATOMIC_PUBLISH_TOO_LARGE_BATCH.exception(size=limits.messages_max)
             raise codes.ATOMIC_PUBLISH_INCOMPLETE_BATCH.exception()
-        of_stream = config.batch_inflight_per_stream_max or ATOMIC_INFLIGHT_PER_STREAM
-        total = config.batch_inflight_total_max or ATOMIC_INFLIGHT_TOTAL
-        if self.staged.count >= of_stream or inflight.atomic >= total:
+        if self.staged.count >= limits.atomic_end:
             raise codes.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT.exception()
-        inflight.opened(config.batch_bytes_max)
-        batch = self.staged.open(batch_id, inflight.staged, config.batch_messages_max, STAGED_BYTES_MAX)
-        self.staged.heard(batch, now, config.batch_timeout_ns)
+        self._context.inflight.opened()
+        batch = self.staged.open(batch_id, self.total, limits.messages_max, STAGED_BYTES_MAX)
+        self.staged.heard(batch, now, limits.timeout_ns)
         return batch
 
     def _close(self, batch: StagedBatch) -> None:
@@ -122,7 +119,7 @@ class AtomicBatches:
         if commit == EOB:
             return
         batch.append(message.subject, header, message.payload)
-        most = self._context.config().batch_messages_max
+        most = self._stream.batch_limits.messages_max
         if batch.count > most or batch.size > STAGED_BYTES_MAX:
             self._tell(batch, LARGE)
             raise codes.ATOMIC_PUBLISH_TOO_LARGE_BATCH.exception(size=most)
@@ -150,7 +147,7 @@ class AtomicBatches:
         """Abandons batches without a message for the timeout."""
         if now < self.staged.check_at:
             return
-        timeout_ns = self._context.config().batch_timeout_ns
+        timeout_ns = self._stream.batch_limits.timeout_ns
         for batch in self.staged.all():
             if batch.heard_ns + timeout_ns > now:
                 self.staged.check_from(batch.heard_ns + timeout_ns)
@@ -168,7 +165,7 @@ class AtomicBatches:
             self._close(batch)
 
     def _tell(self, batch: StagedBatch, reason: str) -> None:
-        self._context.abandoned(self._stream.name, batch.id.decode("utf-8", "replace"), reason)
+        self._stream.effects.abandoned(batch.id, reason)
 
 
 def bytes_of(checked: list[Checked]) -> int:

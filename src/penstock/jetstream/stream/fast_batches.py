@@ -77,7 +77,6 @@ class FastIngestBatches:
         self._stream = stream
         self._context = context
         self.batches = FastBatches()
-        self.behind: list[FastBatch] = []  # ended batches that had a message rejected in this tick
         self._check_at = 0  # ns: no batch times out before; 0: none is open
 
     # --- messages ------------------------------------------------------------------------------
@@ -124,12 +123,6 @@ class FastIngestBatches:
             return
         acknowledge_fast(self.batches, self._stream.acks, flow_limit(self.batches.count, backlog))
 
-    def end_tick(self) -> None:
-        """Allows one response again for messages after the end of a batch."""
-        for batch in self.behind:
-            batch.refuse(False)
-        self.behind.clear()
-
     def _refusal(self, said: tuple[bytes, int, bool, int, int] | None) -> ApiError | None:
         if not self._stream.config.allow_batched:
             return codes.BATCH_PUBLISH_DISABLED
@@ -139,8 +132,7 @@ class FastIngestBatches:
 
     def _refuse_behind(self, batch: FastBatch, reply: bytes) -> None:
         if not batch.is_refused:
-            batch.refuse(True)
-            self.behind.append(batch)
+            self._stream.effects.refused(batch)
             self._say(reply, self._refused(codes.BATCH_PUBLISH_UNKNOWN_BATCH_ID))
 
     def _publish_single(
@@ -174,13 +166,13 @@ class FastIngestBatches:
     def _start(
         self, flow: int, subject: bytes, reply: bytes, header: bytes, payload: bytes, now: int, ts: int
     ) -> None:
-        if not self._context.may_start_fast(self.batches.count):
+        if self.batches.count >= self._stream.batch_limits.fast_end:
             self._say(reply, self._refused(codes.BATCH_PUBLISH_TOO_MANY_INFLIGHT))
             return
         # A single batch starts at its full rate; several start slowly and adapt.
         batch = self.batches.start(reply, min(flow, FLOW_FIRST) if not self.batches.count else 1, now)
         if not self._check_at:
-            self._check_at = now + self._context.config().batch_timeout_ns
+            self._check_at = now + self._stream.batch_limits.timeout_ns
         try:
             stored = self._store(subject, header, payload, now, ts)
         except JetStreamApiError as raised:
@@ -258,11 +250,10 @@ class FastIngestBatches:
             return
         self._check_at = 0
         for batch in self.batches.open_batches():
-            due = batch.heard_ns + self._context.config().batch_timeout_ns
+            due = batch.heard_ns + self._stream.batch_limits.timeout_ns
             if due <= now:
                 self.batches.forget(batch)
-                batch_id = batch.id.decode("utf-8", "replace")
-                self._context.abandoned(self._stream.name, batch_id, "timeout")
+                self._stream.effects.abandoned(batch.id, "timeout")
             elif not self._check_at or due < self._check_at:
                 self._check_at = due
 

@@ -172,15 +172,15 @@ def _check_expected_sequences(stream: StreamReplica, subject: bytes, header: byt
     expected = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE)
     of_subject = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT)
     if expected:
-        hold_against(expected, stream.log.last_seq_of(of_subject or subject))
+        compare_expected(expected, stream.log.last_seq_of(of_subject or subject))
     elif of_subject:
         raise codes.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID.exception()
     expected = headers.value_of(header, headers.EXPECTED_LAST_SEQUENCE)
     if expected:
-        hold_against(expected, stream.log.last_seq)
+        compare_expected(expected, stream.log.last_seq)
 
 
-def hold_against(expected: bytes, actual: int) -> None:
+def compare_expected(expected: bytes, actual: int) -> None:
     """Rejects (10071) an expectation of another sequence. An invalid sequence matches none."""
     if not (expected.isdigit() and len(expected) <= 20 and int(expected) == actual < _SEQ_MAX):
         raise codes.STREAM_WRONG_LAST_SEQUENCE.exception(seq=actual)

@@ -41,6 +41,7 @@ class Expiry:
         self.leave_marker: Callable[[bytes], None] | None = None
         self._log = log
         self._oldest_seq = 0  # below it no message can expire by max_age
+        self._peeked_seq = 0  # the same, as next_deadline() knows it
 
     def configure(self, leave_marker: Callable[[bytes], None] | None) -> None:
         """Sets what stores a delete marker for a subject whose last message expired; None: nothing."""
@@ -65,7 +66,7 @@ class Expiry:
                 before = log.bytes
                 left -= log.enforce_age(oldest_ts, AGED) * AGED_WORK + (before - log.bytes) // BYTES_A_UNIT
                 continue
-            seq, looks = self._oldest()
+            seq, looks, self._oldest_seq = self._oldest(self._oldest_seq)
             left -= looks * LOOK_WORK
             if not seq and looks == LOOKS_MAX:
                 continue
@@ -81,7 +82,8 @@ class Expiry:
         if max_age_ns > 0 and self._log.messages:
             first_ts = self._log.first_ts
             if self.ttls.has_exempt:
-                seq, looks = self._oldest()
+                # A place of its own: how far run() comes must not depend on questions in between.
+                seq, looks, self._peeked_seq = self._oldest(max(self._peeked_seq, self._oldest_seq))
                 message = self._log.load(seq)
                 if message is not None:
                     first_ts = message.ts
@@ -94,17 +96,17 @@ class Expiry:
             return None
         return due + EXPIRY_GRAIN_NS - due % EXPIRY_GRAIN_NS
 
-    def _oldest(self) -> tuple[int, int]:
-        """The first sequence that max_age may remove, and how many others were scanned. 0: there is none, or
-        none among LOOKS_MAX; the next call continues after those."""
+    def _oldest(self, from_seq: int) -> tuple[int, int, int]:
+        """The first sequence at or after from_seq that max_age may remove, how many others were scanned, and
+        where to continue. A sequence of 0: there is none, or none among LOOKS_MAX."""
         log, is_exempt = self._log, self.ttls.is_exempt
-        seq = log.next_seq(max(self._oldest_seq, log.first_seq))
+        seq = log.next_seq(max(from_seq, log.first_seq))
         looks = 0
         while is_exempt(seq) and looks < LOOKS_MAX:
             looks += 1
-            self._oldest_seq = seq + 1
+            from_seq = seq + 1
             seq = log.next_seq(seq + 1)
-        return (0, looks) if is_exempt(seq) else (seq, looks)
+        return (0 if is_exempt(seq) else seq), looks, from_seq
 
     def _remove(self, message: StoredRecord | None) -> int:
         """Removes one message; returns the work done."""

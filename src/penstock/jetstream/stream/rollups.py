@@ -10,7 +10,9 @@ without limits, which hold again when the roll-ups are done: messages that a rol
 not push others out.
 
 A crash in between: recovery finishes what `StreamMeta.rollups` names. It is written before the message, and
-counts only if the message was written too.
+counts only if the message was written too. Whatever rewrites this record keeps a finished roll-up in it until
+its removals are on disk: a crash before that takes them back, and the roll-up of a copy or schedule is not
+repeated.
 
 Rejected: removing before storing (a crash would lose the old messages and the new one); acks of later
 publishes before that of the roll-up (they promise that it is done).
@@ -25,13 +27,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from penstock.jetstream.commands import RollUp
 from penstock.jetstream.stream.purge import SLICE, SLICE_WORK
-from penstock.jetstream.stream.shrinking import enforce
+from penstock.jetstream.stream.shrinking import PART_WORK
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
-TURN_MESSAGES = 16 * 1024  # removed by the roll-ups of all streams in one tick: 2 to 6 ms
+FINISHED_MAX = 256  # to be synced before the record of the next roll-up is written, so that it stays short
+TICK_MESSAGES_MAX = 16 * 1024  # removed by the roll-ups of all streams in one tick: 2 to 6 ms
 
 
 class Allowance(Struct):
@@ -41,7 +45,7 @@ class Allowance(Struct):
     left: int = 0
 
     def renew(self) -> None:
-        """Begins the next turn."""
+        """A tick begins."""
         self.left = self.most
 
     def use(self, messages: int) -> None:
@@ -58,26 +62,34 @@ class Removal(Struct, frozen=True):
 
 
 class Rollups:
-    """Roll-ups of `stream`. allowance: shared by the streams of an engine; None: no limit.
+    """Roll-ups of `stream`. allowance: shared by the streams of an engine, which count in it what they
+    remove.
 
-    unfinished: while there are some, the engine runs slices().
+    unfinished: while there are some, the engine runs slices(). left: how many messages may be removed before
+    the rest takes slices; None: no limit.
     """
 
     def __init__(self, stream: StreamReplica, allowance: Allowance | None) -> None:
         self._stream = stream
         self._allowance = allowance
         self.unfinished: deque[Removal] = deque()
+        self.left: int | None = None
+        self._seq = 1  # where the first unfinished one continues; 0: it removed all
+        self._limit_at = 0  # where enforcing the limits behind it continues; 0: nowhere
+        self._finished: deque[tuple[int, Removal]] = deque()  # (see record()) each with its change's number
         self.is_limited = True  # False: something was stored without limits
 
     def replace(self, filter_subject: bytes, end_seq: int, by_seq: int) -> None:
         """Removes messages (b"": of all subjects) below end_seq for the one at by_seq; slices() removes what
         is left over."""
-        if self._allowance is None:
+        if self.left is None:
             self._stream.log.purge(filter_subject, end_seq)
             return
         if not self.unfinished:
-            gone, seq = self._remove(filter_subject, 0, end_seq, max(1, self._allowance.left))
-            self._allowance.use(gone)
+            gone, seq = self._remove(filter_subject, 0, end_seq, max(1, self.left))
+            self.left -= gone
+            if self._allowance is not None:
+                self._allowance.use(gone)
             if not seq:
                 return
         self.unfinished.append(Removal(filter_subject, end_seq, by_seq))
@@ -86,17 +98,55 @@ class Rollups:
         """A message was stored behind an unfinished roll-up, before limits made room for it."""
         self.is_limited = False
 
+    def finished(self, one: Removal) -> None:
+        """Everything that it replaces left the log just now."""
+        self._finished.append((self._stream.store.change_number, one))
+
+    def record(self) -> list[Removal]:
+        """Unfinished ones, and finished ones whose removals may not be on disk yet: a crash interrupts or
+        undoes them, and recovery finishes them. Raises StoreError."""
+        store, finished = self._stream.store, self._finished
+        if len(finished) > FINISHED_MAX:
+            store.sync()
+        while finished and finished[0][0] <= store.synced_number:
+            finished.popleft()
+        return [*(one for _, one in finished), *self.unfinished]
+
+    def limit(self, messages: int) -> None:
+        """Sets how many messages may be removed before the rest takes slices."""
+        self.left = messages
+
     def slices(self) -> Generator[int, None, None]:
         """Removes the rest; yields work."""
+        command = RollUp(SLICE, PART_WORK)
         while self.unfinished:
-            one, seq = self.unfinished[0], 1
-            while seq:
-                _, seq = self._remove(one.filter, seq, one.end_seq, SLICE)
-                yield SLICE_WORK
-            while len(self.unfinished) == 1 and not self.is_limited:
-                self.is_limited = True
-                yield from enforce(self._stream)
-            self.unfinished.popleft()
+            done: int = self._stream.apply(command, self._stream.now)
+            if done:
+                yield done
+
+    def run_slice(self, looks: int, work: int) -> int:
+        """Removes a part of what the first unfinished one replaces, then what is above the limits; at last
+        ends it. Returns the work done."""
+        if not self.unfinished:
+            return 0
+        if self._seq:
+            one = self.unfinished[0]
+            _, self._seq = self._remove(one.filter, self._seq, one.end_seq, looks)
+            return SLICE_WORK
+        if not self._limit_at and len(self.unfinished) == 1 and not self.is_limited:
+            self.is_limited = True
+            self._limit_at = 1
+        if self._limit_at:
+            done, self._limit_at = self._stream.enforce_limits(self._limit_at, work)
+            return done
+        self.finished(self.unfinished.popleft())
+        self._seq = 1
+        return 0
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Where the next slice continues: a sequence, and a place in the limits."""
+        return self._seq, self._limit_at
 
     def _remove(self, filter_subject: bytes, seq: int, end_seq: int, looks: int) -> tuple[int, int]:
         log = self._stream.log

@@ -11,7 +11,7 @@ from the recorded sequence on. A record that covers messages lost in a power fai
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 
 import msgspec
 
@@ -41,7 +41,7 @@ class SourcePositions:
         self._journal: ConsumerStore | None = None
         self._noted: dict[str, tuple[int, str]] = {}  # as the journal has it
         self._noted_seq = 0  # the stream's last sequence then
-        self._left: dict[str, tuple[int, str]] = {}  # of removed sources, until they are recorded
+        self._left: dict[str, tuple[int, str]] = {}  # of sources that it no longer has, until recorded
 
     def note(self, source_states: Iterable[SourceState], log: StreamLog) -> None:
         """Records positions that changed since the last call. Raises StoreWriteError."""
@@ -73,10 +73,29 @@ class SourcePositions:
             self._journal.load()
         return self._journal
 
-    def recover(self, source_states: Iterable[SourceState], log: StreamLog) -> Generator[int, None, None]:
-        """Restores the source states from the journal and the messages stored since; yields work."""
+    def prepare(self, log: StreamLog) -> None:
+        """Opens the journal and reads what another process recorded. Raises StoreError."""
         if self._journal is None:
-            self._read(log)
+            self._journal = self._read(log)
+
+    def recover(self, source_states: Collection[SourceState], log: StreamLog) -> Generator[int, None, None]:
+        """Restores the source states from the journal and the messages stored since; yields work. Raises
+        StoreError without prepare()."""
+        known = yield from self.find(source_states, log)
+        for source_state in source_states:
+            if source_state.index_name in known and not source_state.is_mirror:
+                source_state.resume_at(*known[source_state.index_name])
+
+    def find(
+        self, source_states: Iterable[SourceState], log: StreamLog
+    ) -> Generator[int, None, dict[str, tuple[int, str]]]:
+        """The positions in the journal and in the messages stored since, by source: (sequence, identity of
+        the origin). Yields work. Raises StoreError without prepare().
+
+        The messages may be of sources that the stream no longer has, when a power failure took the record of
+        their removal. The next record must have those positions too, see leave().
+        """
+        self.prepare(log)
         known = dict(self._noted)
         for found in scan_headers(log, headers.STREAM_SOURCE, self._noted_seq + 1):
             for _, _, value in found:
@@ -85,21 +104,25 @@ class SourcePositions:
                     known[name] = (seq, ident)
             yield work_of(found)
         known.update(self._left)
-        for source_state in source_states:
-            if source_state.index_name in known and not source_state.is_mirror:
-                source_state.resume_at(*known[source_state.index_name])
+        present = {one.index_name for one in source_states}
+        self._left.update(
+            (name, position)
+            for name, position in known.items()
+            if name not in present and position != self._noted.get(name)
+        )
+        return known
 
-    def _read(self, log: StreamLog) -> None:
-        """Reads the journal."""
-        self._journal = self._store.open_positions()
-        state, entries = self._journal.load()
+    def _read(self, log: StreamLog) -> ConsumerStore:
+        journal = self._store.open_positions()
+        state, entries = journal.load()
         for text in [*([state] if state is not None else ()), *entries]:
             note = msgspec.json.decode(text, type=Note)
             if note.last_seq > log.last_seq:
                 # A power failure removed the messages that it covers; it must never count again. Without the
                 # sync, another power failure could restore it, when other messages have these sequences.
-                self._journal.snapshot(msgspec.json.encode(Note(self._noted_seq, self._noted)))
-                self._journal.sync()
+                journal.snapshot(msgspec.json.encode(Note(self._noted_seq, self._noted)))
+                journal.sync()
                 break
             self._noted.update(note.sources)
             self._noted_seq = note.last_seq
+        return journal

@@ -1,8 +1,9 @@
 """State of one origin of a stream: of its mirror, or of one source.
 
-`apply` stores a batch of copied messages. A mirror keeps sequences and times; messages of a source get the
-stream's own. Like publishes, copies change a stream only here, depending on the batch, the state and `now`. A
-rejected copy (no room, too large) ends the batch: it is retried later, and later copies do not overtake it.
+`apply` makes a command of a batch of copied messages, and `store` applies it. A mirror keeps sequences and
+times; messages of a source get the stream's own. Like publishes, copies change a stream only here, depending
+on the batch, the state and `now`. A rejected copy (no room, too large) ends the batch: it is retried later,
+and later copies do not overtake it.
 
 The position in an origin is part of the target's state: a mirror's last sequence; for a source, the header of
 its last message or, without that message, the recorded position (source_positions.py).
@@ -15,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import JetStreamApiError
+from penstock.jetstream.commands import MoveSource, StoreCopies
 from penstock.jetstream.limits import HEADER_MAX
 from penstock.jetstream.stream import counter, publish_checks
 from penstock.jetstream.stream.source_config import filters_of, header_line, index_name, mapper_of
@@ -63,13 +65,19 @@ class SourceState:
         """Continues to read the origin at `seq`; a source restarts when the origin was recreated, because its
         sequences differ. ident: identity of the origin, "" when unknown."""
         if not self.is_mirror and ident != self.ident:
-            if ident and self.ident:
-                self._seq = 0
-            self.ident = ident
+            self.move_to(0 if ident and self.ident else self._seq, ident)
         self.batch = CopyBatch(None if self.is_mirror else header_line(self.source, self.ident))
 
+    def move_to(self, seq: int, ident: str) -> None:
+        """Continues at another position: the origin is not the one that was read."""
+        self._stream.apply(MoveSource(self.index_name, seq, ident), self._stream.now)
+
+    def place(self, seq: int, ident: str) -> None:
+        """Applies move_to()."""
+        self._seq, self.ident = seq, ident
+
     def resume_at(self, seq: int, ident: str) -> None:
-        """Sets the position after a restart."""
+        """Sets the position after a restart, or of a source that is added again."""
         self._seq, self.ident = seq, ident
 
     def accept_again(self) -> None:
@@ -78,12 +86,18 @@ class SourceState:
 
     def apply(self, now: int) -> None:
         """Stores the copies in the batch at `now` (ns)."""
-        batch, stream = self.batch, self._stream
-        if not batch.count:
+        if not self.batch.count:
             return
+        self._stream.apply(StoreCopies(self.index_name, self.batch), now)
+        if not self._stream.rollups.unfinished:  # else the rest is another command, when they are done
+            self.batch.clear()
+
+    def store(self, batch: CopyBatch, now: int) -> None:
+        """Stores copies at `now` (ns), up to one that is refused or that begins a long roll-up."""
+        stream = self._stream
         self.refusal = stream.refuse_all
         while self.refusal is None and not stream.rollups.unfinished:
-            if self._apply_plain(now):
+            if self._apply_plain(batch, now):
                 self._seq = batch.reached
             taken = batch.take_one()
             if taken is None:
@@ -94,15 +108,13 @@ class SourceState:
                 self.refusal = ApiError.from_exception(error)
             else:
                 self._seq = taken[0]
-        if not stream.rollups.unfinished:  # else the rest follows when they are done
-            batch.clear()
 
-    def _apply_plain(self, now: int) -> int:
+    def _apply_plain(self, batch: CopyBatch, now: int) -> int:
         stream = self._stream
         if self.is_mirror:
-            return apply_mirrored(self.batch, stream.log, stream.limits, stream.ids, stream.republisher)
+            return apply_mirrored(batch, stream.log, stream.limits, stream.ids, stream.republisher)
         ts = max(now, stream.log.last_ts)
-        return apply_sourced(self.batch, stream.log, stream.limits, stream.ids, now, ts, stream.republisher)
+        return apply_sourced(batch, stream.log, stream.limits, stream.ids, now, ts, stream.republisher)
 
     def _apply_one(self, seq: int, ts: int, subject: bytes, header: bytes, payload: bytes, now: int) -> None:
         """Checks one copy and stores it. Raises JetStreamApiError when it is rejected."""

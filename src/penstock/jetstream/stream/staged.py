@@ -116,7 +116,7 @@ class BatchCheck:
         log = self._stream.log
         expected = headers.value_of(header, headers.EXPECTED_LAST_SEQUENCE)
         if expected:
-            publish_checks.hold_against(expected, log.last_seq + self._messages)
+            publish_checks.compare_expected(expected, log.last_seq + self._messages)
             if self._messages:
                 raise codes.STREAM_WRONG_LAST_SEQUENCE_CONSTANT.exception()
         expected = headers.value_of(header, headers.EXPECTED_LAST_SUBJECT_SEQUENCE)
@@ -124,7 +124,7 @@ class BatchCheck:
         if expected:
             if (of_subject or subject) in self._written:
                 raise codes.STREAM_WRONG_LAST_SEQUENCE_CONSTANT.exception()
-            publish_checks.hold_against(expected, log.last_seq_of(of_subject or subject))
+            publish_checks.compare_expected(expected, log.last_seq_of(of_subject or subject))
         elif of_subject:
             raise codes.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_INVALID.exception()
 

@@ -1,12 +1,13 @@
-"""A stream: a state machine that only publishes, requests and time change.
+"""A stream: a state machine that only commands change.
 
-`apply(batch, now)` stores a batch of publishes. Only it, `update`, `purge`, `delete_message` and `expire`
-change a stream, and each depends on the stream's state, its arguments and `now` alone. The ingest kernel
-stores plain publishes; those whose headers change their behaviour are decided in `publish_checks.py`. Acks
-are collected and sent by `acknowledge()`.
+`apply(command, now)` applies a batch of publishes or another command (commands.py), depending on the stream's
+state, the command and `now` alone; applying.py has what each kind does. `update`, `purge`, `delete_message`
+and `expire` make commands. The ingest kernel stores plain publishes; those whose headers change their
+behaviour are decided in `publish_checks.py`. What commands cause outside of the stream is collected in
+`effects`, which only the owner of the stream releases: a replica that follows drops it.
 
-Ordering contract, kept by the engine: apply, then write, then acknowledge. A pub ack may leave only after its
-record is written.
+Ordering contract, kept by the engine: apply, then write, then release the effects. A pub ack may leave only
+after its record is written.
 
 Rejected: a Python object per ack; assigning sequences before the checks (a rejected publish would leave a
 gap).
@@ -15,31 +16,53 @@ gap).
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.errors import JetStreamApiError
-from penstock.jetstream.deadlines import earliest
+from penstock.jetstream import commands
+from penstock.jetstream.commands import (
+    Admit,
+    Command,
+    CommandSink,
+    DeleteMessage,
+    Expire,
+    LimitBatches,
+    Resume,
+    StandbyStates,
+    Update,
+)
 from penstock.jetstream.durability import Durability
 from penstock.jetstream.inflight import BatchContext
-from penstock.jetstream.limits import DELETED_DETAILS_MAX, SEQ_MAX
-from penstock.jetstream.stream import publish_checks, purge, retention, shrinking, ttl
+from penstock.jetstream.limits import (
+    ATOMIC_INFLIGHT_PER_STREAM,
+    DELETED_DETAILS_MAX,
+    FAST_INFLIGHT_PER_STREAM,
+    EngineConfig,
+)
+from penstock.jetstream.stream import publish_checks, retention, shrinking
+from penstock.jetstream.stream.applying import APPLIERS, check_delete
 from penstock.jetstream.stream.atomic_batches import AtomicBatches, bytes_of
-from penstock.jetstream.stream.dedupe import recover_ids
+from penstock.jetstream.stream.effects import StreamEffects
 from penstock.jetstream.stream.fast_batches import FastIngestBatches, FastOutcome, is_fast
-from penstock.jetstream.stream.message_schedules import RETRY_NS, MessageSchedules, ScheduledMessage
+from penstock.jetstream.stream.message_schedules import MessageSchedules
 from penstock.jetstream.stream.rollups import Allowance, Removal, Rollups
-from penstock.jetstream.stream.source_positions import SourcePositions
-from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.staged import Checked, StagedMessage
+from penstock.jetstream.stream.stream_sources import StreamSources
+from penstock.jetstream.stream.stream_timers import StreamTimers
 from penstock.jetstream.stream.subject_transforms import make_mapper, make_republish_mapper
 from penstock.kernels.ingest.batches import StagedBatch, check_staged, store_staged
-from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, StreamSink, apply_plain
+from penstock.kernels.ingest.ingest import IngestBatch, StreamSink, apply_plain
 from penstock.kernels.ingest.publish_headers import MessageIds
-from penstock.kernels.ingest.storing import InterestState, PlainLimits, Republisher, store_one
+from penstock.kernels.ingest.storing import (
+    InterestState,
+    PlainLimits,
+    SettledRuns,
+    enforce_part,
+    store_one,
+)
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
@@ -67,8 +90,16 @@ if TYPE_CHECKING:
 
 
 NO_LIMITS = PlainLimits()
-SCHEDULE_WORK = 32 * 1024  # the cost of a scheduled message, in the units of slices.py
-ID_WORK = 64  # ... and of dropping a message id
+# Before the first LimitBatches: as an engine alone on its server with the default configuration.
+BATCH_LIMITS = LimitBatches(
+    atomic_end=ATOMIC_INFLIGHT_PER_STREAM,
+    staged_end=EngineConfig().batch_bytes_max,
+    fast_end=FAST_INFLIGHT_PER_STREAM,
+    messages_max=EngineConfig().batch_messages_max,
+    timeout_ns=EngineConfig().batch_timeout_ns,
+)
+RESUME = Resume()
+SEQ_END = 2**48  # sequences of records are lower
 
 
 def _no_chance(n: int) -> int:
@@ -94,7 +125,10 @@ class StreamReplica:
     marked when publishes wait for apply(). full: marked when publishes were rejected (overflow.py).
     api_level: publishes that require a higher one are rejected. below: returns a uniform random number in
     0..n-1, for transforms by chance, before a publish enters a batch. batches: limits shared with other
-    streams' batches.
+    streams' batches. commands: takes every command before it is applied; None: none is encoded.
+    standby: the consumers of a replica that follows; None: it owns its consumers.
+
+    now: ns, of the last command. It never runs backwards, whatever the clock does.
     """
 
     def __init__(
@@ -110,6 +144,8 @@ class StreamReplica:
         below: Below = _no_chance,
         batches: BatchContext | None = None,
         allowance: Allowance | None = None,
+        commands: CommandSink | None = None,
+        standby: StandbyStates | None = None,
     ) -> None:
         self.config = config
         self.name = config.name
@@ -123,6 +159,7 @@ class StreamReplica:
         self.offline: dict[str, str] = {}  # consumers that failed or could not be opened, and why
         self.consumer_subscriptions: ConsumerSubscriptions | None = None  # made with the first consumer
         self.interest_state: InterestState | None = None  # only of interest and work-queue streams
+        self.is_holding = False  # see commands.HoldMessages
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
@@ -131,18 +168,22 @@ class StreamReplica:
         self.rollups = Rollups(self, allowance)
         self.sink = StreamSink(dirty, self, full)
         self.ack_prefix = _ack_prefix(config.name, domain)
-        self.acks = AckBatch(self.ack_prefix)
-        self.republisher = Republisher(config.name.encode(), format_time)
+        self.durability = Durability(self.log)
+        self.effects = StreamEffects(config.name, self.ack_prefix, self.durability, batches.abandoned)
+        self.acks = self.effects.acks
+        self.republisher = self.effects.republisher
         self.fast = FastIngestBatches(self, batches)
         self.below = below
-        self.source_states: list[SourceState] = []  # its mirror or sources
-        self.positions: SourcePositions | None = None  # of a stream with sources
-        self.refuse_all: ApiError | None = None  # see admit()
+        self.sources = StreamSources(self)
+        self.refuse_all: ApiError | None = None  # see commands.Admit
         self.bytes_end: int | None = None
-        self.durability = Durability(self.log)
-        self._rest: IngestBatch | None = None  # of the batch whose roll-up is not done
-        self._now = created
-        self.is_behind = False  # expire() stopped at its limit
+        self.batch_limits = BATCH_LIMITS  # see commands.LimitBatches
+        self.rest: IngestBatch | None = None  # of the batch whose roll-up is not done
+        self.next_ids: dict[int, MessageIds] = {}  # see commands.RecoverIds
+        self.now = created
+        self._commands = commands
+        self.standby = standby
+        self.timers = StreamTimers(self)
         self._configure()
         self._subscriptions: list[SinkSubscription] = []
 
@@ -155,30 +196,44 @@ class StreamReplica:
 
     def take_waiting(self) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
         """Removes the publishes that wait to be applied: (subject, reply, header, payload)."""
-        rest, self._rest = self._rest, None
+        rest, self.rest = self.rest, None
         while rest is not None and (publish := rest.take_one()) is not None:
             yield publish
         batch = self.sink.take()  # not before: it reuses the other batch
         while (publish := batch.take_one()) is not None:
             yield publish
 
+    def apply(self, command: Command, now: int) -> Any:
+        """Applies one command at `now` (ns) and returns its result. Raises JetStreamApiError when the command
+        is refused, on every replica alike."""
+        if now > self.now:  # noqa: PLR1730  # a call of max() for every tick
+            self.now = now
+        if self._commands is not None:
+            self._commands.record(self, commands.encode(command, self.now))
+        return _APPLIERS[type(command)](self, command, self.now)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its commands are recorded."""
+        return self._commands is not None
+
     def apply_pending(self, now: int) -> None:
-        """Applies the publishes that arrived since the last call."""
+        """Applies the publishes and copies that arrived since the last call."""
         self.log.begin_storing()
         try:
-            if self._rest is not None:
-                rest, self._rest = self._rest, None
-                self.apply(rest, now)
+            if self.rest is not None:
+                self.apply(RESUME, now)
                 if self.rollups.unfinished:
                     return
             self.apply(self.sink.take(), now)
-            for source_state in self.source_states:
+            for source_state in self.sources.states:
                 source_state.apply(now)
         finally:
             self.log.end_storing()
 
-    def apply(self, batch: IngestBatch, now: int) -> None:
-        """Stores a batch of publishes at `now` (ns) and collects the responses."""
+    def store_publishes(self, batch: IngestBatch, now: int) -> None:
+        """Stores a batch of publishes at `now` (ns) and collects the responses; stops in the middle behind a
+        roll-up that is not done."""
         # Times never decrease within a stream: seeking by time relies on it.
         ts = max(now, self.log.last_ts)
         while True:
@@ -195,10 +250,16 @@ class StreamReplica:
             else:
                 self._apply_one(*publish, now, ts)
             if self.rollups.unfinished:
-                self._rest = batch
+                self.rest = batch
                 return
         if self.fast.batches.has_due:
             self.fast.acknowledge(batch.size)
+
+    def store_rest(self, now: int) -> None:
+        """Stores what is left of the batch in whose middle a roll-up stopped."""
+        rest, self.rest = self.rest, None
+        if rest is not None:
+            self.store_publishes(rest, now)
 
     def _fits(self, batch: IngestBatch, end: int) -> bool:
         """Whether the whole batch fits the account's limit, whatever each message takes."""
@@ -228,9 +289,18 @@ class StreamReplica:
             self.acks.add_ack(reply, stored.seq, stored.duplicate)
 
     def admit(self, refuse_all: ApiError | None, bytes_end: int | None) -> None:
-        """Sets what the account admits at present. refuse_all: the error for every publish. bytes_end: the
+        """Sets what the account admits from now on. refuse_all: the error for every publish. bytes_end: the
         size up to which the stream may grow; None: no limit."""
+        self.apply(Admit(refuse_all, bytes_end), self.now)
+
+    def limit_admission(self, refuse_all: ApiError | None, bytes_end: int | None) -> None:
+        """Applies admit()."""
         self.refuse_all, self.bytes_end = refuse_all, bytes_end
+
+    def limit_batches(self, limits: LimitBatches) -> None:
+        """Sets the limits of open batches."""
+        self.batch_limits = limits
+        self.atomic.total.limit(limits.staged_end)
 
     def check_admitted(self, subject: bytes, header: bytes, payload_len: int) -> None:
         """Raises JetStreamApiError when publishes are rejected at present, and 10002 when this message would
@@ -292,7 +362,7 @@ class StreamReplica:
         self, subject: bytes, decision: publish_checks.Decision, payload: bytes, ts: int
     ) -> int:
         wanted = self.is_wanted(subject)
-        seq = self._store(subject, decision.header, payload, ts) if wanted else self.log.skip(ts)
+        seq = self.store_unchecked(subject, decision.header, payload, ts) if wanted else self.log.skip(ts)
         self.ids.note_last(decision.msg_id)
         if decision.ttl_ns and wanted:
             self.expiry.ttls.add(seq, ts, decision.ttl_ns)
@@ -306,7 +376,8 @@ class StreamReplica:
             self.rollups.replace(decision.purged_schedule, seq + 1, seq)
         return seq
 
-    def _store(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
+    def store_unchecked(self, subject: bytes, header: bytes, payload: bytes, ts: int) -> int:
+        """Stores a message, enforces the limits, and returns its sequence."""
         limits = self.limits
         if self.rollups.unfinished:
             self.rollups.stored_unlimited()
@@ -316,20 +387,9 @@ class StreamReplica:
     def write(self) -> None:
         """Hands new records to the operating system. Raises StoreWriteError."""
         self.store.write()
-        if self.positions is not None:
-            self.positions.note(self.source_states, self.log)
-
-    def acknowledge(self, index: SubscriptionIndex) -> None:
-        """Sends republished messages, then the responses. Call only after the write. While roll-ups are
-        unfinished, they wait: no read after an ack returns a replaced message."""
-        if not self.durability.may_acknowledge:
-            return
-        if self.republisher.count and self.durability.failure is None:
-            self.republisher.route(index)
-        if self.acks.count:
-            self.acks.route(index)
-        if self.fast.behind:
-            self.fast.end_tick()
+        sources = self.sources
+        if sources.positions is not None:
+            sources.positions.note(sources.states, self.log)
 
     def write_failed(self, reason: str) -> None:
         """Handles a failed write: publishes that wait for an ack get error 10077 with the reason.
@@ -339,10 +399,10 @@ class StreamReplica:
         """
         failure = codes.STREAM_STORE_FAILED.format(err=reason)
         self.durability.failed(failure)
+        # Schedules that are due wait too: only commands tell a replica that the disk of another one is full.
+        self.admit(failure, self.bytes_end)
         text = self.refusal(failure)
-        replies = [reply for reply, _ in self.acks.items()]
-        self.acks.clear()
-        for reply in replies:
+        for reply in self.effects.take_replies():
             self.acks.add(reply, text)
 
     def refusal(self, error: ApiError) -> bytes:
@@ -351,64 +411,43 @@ class StreamReplica:
 
     # --- requests ------------------------------------------------------------------------------
 
-    def ids_after(self, config: ApiStreamConfig, now: int) -> Generator[int, None, MessageIds | None]:
-        """The ids for update() when a mirror without ids becomes a stream that detects duplicates itself, or
-        None. Yields work. The stream remains a mirror meanwhile, and the ids of what it copies are
-        included; the caller updates as soon as this ends, so that none is missing. A crash leaves either the
-        mirror or a stream that finds its ids at the start."""
-        if self.config.mirror is None or config.mirror is not None or len(self.ids):
-            return None
-        ids = MessageIds(config.duplicate_window)
-        yield from recover_ids(ids, self.log, now)
-        return ids
-
-    def update(self, config: ApiStreamConfig, now: int, ids: MessageIds | None = None) -> None:
+    def update(self, config: ApiStreamConfig, now: int, ids: int = 0) -> None:
         """Changes to a (checked) configuration; shrinking.py enforces limits that it lowers.
 
-        ids: replace the present ones. Raises StoreError when it cannot be stored; the present one then
-        remains.
+        ids: number of the prepared ids that replace the present ones. Raises StoreError when the
+        configuration cannot be stored; the present one then remains.
         """
-        self.store.save_meta(encode(StreamMeta(config, self.created, rollups=[*self.rollups.unfinished])))
-        was_mirror, present = self.config.mirror is not None, self.source_states
+        # First: a command that was applied cannot be refused by the disk any more.
+        positions = self.sources.positions_before(config)
+        if shrinking.enforced(config) != shrinking.enforced(self.config):
+            # Before they are stored: a start enforces them. If a crash could undo earlier removals, a message
+            # that expired would come back, count as one of its subject, and make an older one go.
+            self.write()
+            self.store.sync()
+        self.save_meta(config)
+        self.apply(Update(config, ids, positions), now)
+
+    def configure(
+        self,
+        config: ApiStreamConfig,
+        now: int,
+        positions: dict[str, tuple[int, str]],
+        ids: MessageIds | None = None,
+    ) -> None:
+        """Changes to a configuration that is stored. positions: of added sources. ids: replace the present
+        ones."""
+        was_mirror, sources_before = self.config.mirror is not None, self.sources.states
         self.config = config
         self._configure()
-        if self.positions is not None:
-            self.positions.leave(
-                [one for one in present if one not in self.source_states and not one.is_mirror]
-            )
-        added = [source_state for source_state in self.source_states if source_state not in present]
-        deque(self._resume_sources(added), maxlen=0)
+        self.sources.continue_at(positions, sources_before)
         if ids is not None and was_mirror:  # else another update came first
             self.ids = ids
         self.ids.resize(config.duplicate_window, now)
         if not config.allow_atomic:
             self.atomic.drop()
 
-    def purge(self, filter_subject: bytes, upto_seq: int, keep: int) -> Generator[int, None, int]:
-        """Removes messages (of a filter, below a sequence, except the newest `keep`), in slices (slices.py);
-        returns how many. Messages stored after the first slice stay.
-
-        Raises JetStreamApiError: 10109 when sealed, 10110 when purging is denied.
-        """
-        self._check_purge()
-        log = self.log
-        if upto_seq > max(SEQ_MAX, log.last_seq + 1):
-            raise codes.STREAM_PURGE_FAILED.exception(err=f"sequences cannot continue after {upto_seq}")
-        if filter_subject in (b"", b">") and not keep and not 0 < upto_seq <= log.last_seq:
-            purged = log.purge(None, upto_seq)
-        else:
-            purged = 0
-            for gone in purge.slices(log, filter_subject, upto_seq or log.last_seq + 1, keep):
-                purged += gone
-                yield purge.SLICE_WORK
-                self._check_purge()
-        for consumer in list(self.consumers.values()):
-            if not consumer.closed:
-                consumer.purged()
-                yield purge.CONSUMER_WORK + purge.PENDING_WORK * consumer.state.num_pending
-        return purged
-
-    def _check_purge(self) -> None:
+    def check_purge(self) -> None:
+        """Raises JetStreamApiError 10109 when sealed, 10110 when purging is denied."""
         if self.config.sealed:
             raise codes.STREAM_SEALED.exception()
         if self.config.deny_purge:
@@ -420,12 +459,10 @@ class StreamReplica:
         Raises JetStreamApiError: 10109 when sealed, 10057 when deleting is denied, 10043 when it does not
         exist.
         """
-        if self.config.sealed:
-            raise codes.STREAM_SEALED.exception()
-        if self.config.deny_delete:
-            raise codes.STREAM_MSG_DELETE_FAILED.exception(err="message delete not permitted")
-        if seq < 1 or not self.log.remove(seq, erase):
+        if not 0 < seq < SEQ_END:
+            check_delete(self)
             raise codes.SEQUENCE_NOT_FOUND.exception(seq=seq)
+        self.apply(DeleteMessage(seq, erase), self.now)
 
     def state(self, *, deleted: bool = False) -> StreamState:
         """The state for responses. deleted: also list removed sequences (the first 100,000)."""
@@ -447,37 +484,18 @@ class StreamReplica:
     # --- time ----------------------------------------------------------------------------------
 
     def keep_rollups(self) -> None:
-        """Records unfinished roll-ups in the store: after a crash, those of copies and schedules would not be
+        """Records roll-ups that a crash may interrupt or undo: those of copies and schedules would not be
         repeated. The record stays until an update or other roll-ups replace it: finishing roll-ups twice is
         harmless. Raises StoreError."""
-        self.store.save_meta(
-            encode(StreamMeta(self.config, self.created, rollups=[*self.rollups.unfinished]))
-        )
+        self.save_meta(self.config)
 
-    def recover(self, now: int, rollups: list[Removal] | None = None) -> Generator[int, None, None]:
-        """Rebuilds message ids, TTLs and schedules from the log after the store was opened. Yields work in
-        the units of slices.py; the stream must not be used before it ends."""
-        self.number_from_first()
-        if rollups:
-            self._finish_rollups(rollups)
-        if not self.config.sealed:
-            # A crash between a message and the tombstone of the one it replaced leaves both.
-            yield from shrinking.enforce(self)
-        yield from recover_ids(self.ids, self.log, now)
-        yield from self._resume_sources(self.source_states)
-        if self.config.allow_msg_ttl:
-            yield from self.expiry.ttls.recover(self.log)
-        if self.config.allow_msg_schedules:
-            yield from self.schedules.recover()
+    def save_meta(self, config: ApiStreamConfig) -> None:
+        """Stores the configuration, with the unfinished roll-ups. Raises StoreError."""
+        self.store.save_meta(encode(StreamMeta(config, self.created, rollups=self.rollups.record())))
 
-    def _finish_rollups(self, rollups: list[Removal]) -> None:
-        """Finishes roll-ups that a crash interrupted. A message that was lost replaces nothing, and the next
-        one gets its sequence."""
-        stored = [one for one in rollups if one.seq <= self.log.last_seq]
-        for one in stored:
-            self.log.purge(one.filter, one.end_seq)
-        if len(stored) < len(rollups):
-            self.store.save_meta(encode(StreamMeta(self.config, self.created)))
+    def enforce_limits(self, at: int, work: int) -> tuple[int, int]:
+        """Removes what is above the limits, from place `at` on: (work done, where to continue; 0: end)."""
+        return enforce_part(self.log, self.limits, at, work)
 
     def number_from_first(self) -> None:
         """Sets the first sequence of a stream without messages to the configured one."""
@@ -490,74 +508,9 @@ class StreamReplica:
         Each stops after `work` units (of slices.py), or little more; if anything may be left, the stream is
         due again at once. A crash in between is harmless: recovery expires the rest. Returns the work done.
         """
-        done = self.ids.prune(now, work // ID_WORK + 1) * ID_WORK
-        self.fast.expire(now)
-        self.atomic.expire(now)
-        if self.config.sealed:
-            return done
-        self._now = now
-        done += self.expiry.run(self.config.max_age, now, work - done)
-        done += self._run_schedules(now, work - done)
-        self.is_behind = done >= work
+        self.timers.asked(now)
+        done: int = self.apply(Expire(work), now)
         return done
-
-    def _run_schedules(self, now: int, work: int) -> int:
-        """Stores messages of due schedules; returns the work done."""
-        if self.refuse_all is not None or self.durability.failure is not None:
-            self.schedules.postpone(now + RETRY_NS)
-            return 0
-        ts = max(now, self.log.last_ts)
-        made = self.schedules.take_due(now, max(0, work) // SCHEDULE_WORK + 1)
-        # Schedules, and messages that theirs replace, were acked: on a full disk they stay until the
-        # replacements are written. Expired messages are removed regardless, which frees space.
-        self.log.begin_storing()
-        try:
-            for produced in made:
-                self._store_scheduled(produced, ts)
-        finally:
-            self.log.end_storing()
-        return len(made) * SCHEDULE_WORK
-
-    def _store_scheduled(self, produced: ScheduledMessage, ts: int) -> None:
-        mapper = self.sink.mapper
-        subject = mapper.map(produced.subject) if mapper is not None else produced.subject
-        ttl_ns, header = publish_checks.own_ttl(self, produced.header)
-        decision = publish_checks.Decision(
-            header,
-            ttl_ns=ttl_ns,
-            rollup=publish_checks.ROLLUP_SUBJECT if headers.value_of(header, headers.ROLLUP) else "",
-            purged_schedule=b"" if produced.next_due else produced.scheduler,
-        )
-        self.store_decided(subject, decision, produced.payload, ts)
-
-    def _leave_marker(self, subject: bytes) -> None:
-        """Stores a delete marker for a subject whose last message expired.
-
-        A stream with discard policy new discards the marker when it does not fit: a marker can be larger than
-        the message, and max_bytes is a hard limit for its owner.
-        """
-        if not self.is_wanted(subject):
-            return
-        ttl_ns = self.config.subject_delete_marker_ttl
-        header = ttl.marker_header(ttl_ns)
-        try:
-            publish_checks.check_room(self, subject, header, 0)
-        except JetStreamApiError:
-            return
-        ts = max(self._now, self.log.last_ts)
-        seq = self._store(subject, header, b"", ts)
-        self.expiry.ttls.add(seq, ts, ttl_ns)
-        self.ids.note_last(b"")
-
-    def next_deadline(self) -> int | None:
-        """When (ns) `expire` is due, or None."""
-        ids, fast, atomic = self.ids.next_deadline(), self.fast.next_deadline(), self.atomic.next_deadline()
-        if self.config.sealed:
-            return earliest(ids, fast, atomic)
-        if self.is_behind:
-            return self._now  # not earlier, so that others that are due run first
-        expiry = self.expiry.next_deadline(self.config.max_age)
-        return earliest(ids, fast, atomic, expiry, self.schedules.next_deadline())
 
     # --- wiring --------------------------------------------------------------------------------
 
@@ -585,6 +538,17 @@ class StreamReplica:
         """Whether a message of this subject is stored. An interest stream needs a matching consumer."""
         return self.limits.interest_state is None or self.limits.interest_state.wants(subject)
 
+    def hold_messages(self, held: bool) -> None:
+        """While held, stores every message and removes none by interest: a consumer is missing."""
+        self.is_holding = held
+        if self.interest_state is not None:
+            self.interest_state.keep_all(held)
+
+    def remove_settled(self, runs: SettledRuns) -> int:
+        """Removes messages that no consumer needs any more; returns how many."""
+        gone: int = self.apply(runs, self.now)
+        return gone
+
     def is_to_be_reviewed(self, *, held_back: bool) -> bool:
         """Whether messages may remain that only a removed consumer needed.
 
@@ -595,8 +559,9 @@ class StreamReplica:
         return self.interest_state is not None and (held_back or not self.interest_state.work_queue)
 
     def _configure(self) -> None:
+        self.takes_batches = self.config.allow_atomic or self.config.allow_batched
         self._choose_needs()
-        self._choose_sources()
+        self.sources.configure()
         self.store.set_compression(self.config.compression is Compression.S2)
         self.limits = _plain_limits(self.config, self.interest_state)
         if not self.config.allow_batched:
@@ -606,31 +571,7 @@ class StreamReplica:
         self.republisher.configure(
             make_republish_mapper(republish, self.below), republish is not None and republish.headers_only
         )
-        self.expiry.configure(self._leave_marker if self.config.subject_delete_marker_ttl else None)
-
-    def _choose_sources(self) -> None:
-        """Creates the source states of the configuration. Origins that remain keep their position."""
-        mirror, sources = self.config.mirror, self.config.sources
-        if mirror is not None:
-            self.source_states = self.source_states or [SourceState(self, mirror, is_mirror=True)]
-            return
-        present = {
-            source_state.index_name: source_state
-            for source_state in self.source_states
-            if not source_state.is_mirror
-        }
-        self.source_states = [SourceState(self, source, is_mirror=False) for source in sources]
-        for at, source_state in enumerate(self.source_states):
-            if source_state.index_name in present:
-                self.source_states[at] = present[source_state.index_name]
-                self.source_states[at].reconfigure(source_state.source)
-        if sources and self.positions is None:
-            self.positions = SourcePositions(self.store)
-
-    def _resume_sources(self, source_states: list[SourceState]) -> Generator[int, None, None]:
-        """Restores the positions of sources that existed before."""
-        if self.positions is not None and source_states:
-            yield from self.positions.recover(source_states, self.log)
+        self.timers.configure()
 
     def _choose_needs(self) -> None:
         if self.config.retention is RetentionPolicy.LIMITS:
@@ -642,15 +583,24 @@ class StreamReplica:
             self.interest_state = InterestState(
                 self.log, work_queue=self.config.retention is RetentionPolicy.WORKQUEUE
             )
-            self.interest_state.keep_all(bool(self.offline))
+            self.interest_state.keep_all(self.is_holding)
             for consumer in self.consumers.values():
                 self.interest_state.add(consumer.pump, consumer.since)
+            for name, filters in self.standby.filters().items() if self.standby is not None else ():
+                self.interest_state.expect(name, filters)
 
     def unsubscribe(self, index: SubscriptionIndex) -> None:
         """Unsubscribes from the stream's subjects."""
         for subscription in self._subscriptions:
             index.remove(subscription)
         self._subscriptions.clear()
+
+
+# Publishes have no function of their own in between: a tick often applies a single one.
+_APPLIERS: dict[type[Any], Callable[[StreamReplica, Any, int], Any]] = {
+    **APPLIERS,
+    IngestBatch: StreamReplica.store_publishes,
+}
 
 
 def _ack_prefix(name: str, domain: str) -> bytes:

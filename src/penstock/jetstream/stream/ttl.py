@@ -67,9 +67,10 @@ def is_marker(header: bytes) -> bool:
 
 
 class MessageTtls:
-    """The expiry times of a stream's messages with a TTL."""
+    """The expiry times of a stream's messages with a TTL. is_used: there was one since the start."""
 
     def __init__(self) -> None:
+        self.is_used = False
         self._never: set[int] = set()  # sequences exempt from max_age
         self._queue: list[tuple[int, int]] = []  # a heap of (ns, sequence)
         # What a sweep has yet to look at. Without its last entry, a heap is still one.
@@ -78,6 +79,7 @@ class MessageTtls:
 
     def add(self, seq: int, ts: int, ttl_ns: int) -> None:
         """Adds a message stored at `ts` (ns) with a TTL of ttl_ns, or NEVER."""
+        self.is_used = True
         if ttl_ns == NEVER:
             self._never.add(seq)
         else:
@@ -99,7 +101,7 @@ class MessageTtls:
 
     def next_deadline(self) -> int | None:
         """When (ns) the next message expires, or None."""
-        queue = self._earliest()
+        queue = self._earliest() if self._unswept else self._queue
         return queue[0][0] if queue else None
 
     def _earliest(self) -> list[tuple[int, int]]:

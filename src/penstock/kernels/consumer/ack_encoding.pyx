@@ -3,6 +3,7 @@
 A snapshot is a complete ack state, all numbers little endian:
 
     u8 version | u8 policy | u64 delivered consumer, stream | u64 ack floor consumer, stream | u64 entries | u64 dead
+    version 2, of a state that was reset: u64 resets | u64 since | u64 start seq (those of AckState)
     for each entry, ascending: u64 stream seq | u64 first consumer seq | i64 ts | u32 deliveries (0 = parked)
     for each dead one, ascending: u64 stream seq | u32 deliveries
 
@@ -21,13 +22,18 @@ sets its timestamp far into the past).
     B <seq>            everything below seq was removed from the stream
     S <seq>            skip: nothing up to seq will be delivered
     P <seq>            parked
+    F <seq> <start>    reset: the state begins from seq; start is AckState's start_seq
 (numbers are LEB128; W's ts is zigzag)
 
+A reset is one record, because a crash must not leave a part of it: the new position with the acks of the old one
+would let a work queue remove messages that no client got.
+
 Rejected: writing the whole state at every ack (as the official server does; quadratic with many pending); the
-journal as an object of its own (an incref and a decref per message).
+journal as an object of its own (an incref and a decref per message); version 2 for every state (an older server
+could read none of them).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
@@ -41,26 +47,32 @@ from penstock.kernels.consumer.ack_window cimport (
 
 cdef enum:
     VERSION = 1
+    VERSION_RESET = 2               # its head has RESET_SIZE more bytes
     HEAD_SIZE = 1 + 1 + 4 * 8 + 8 + 8
+    RESET_SIZE = 3 * 8
     ENTRY_SIZE = 8 + 8 + 8 + 4
     DEAD_SIZE = 8 + 4
 
 
 cdef bytes write_snapshot(int policy, const Position* position, const Window* w, size_t held, dict dead):
-    cdef size_t size = HEAD_SIZE + held * ENTRY_SIZE + len(dead) * DEAD_SIZE
+    cdef size_t size = HEAD_SIZE + held * ENTRY_SIZE + len(dead) * DEAD_SIZE + (RESET_SIZE if position.resets else 0)
     cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
     cdef char* d = PyBytes_AS_STRING(result)
     cdef uint64_t number
     cdef uint32_t count
     cdef size_t i
     cdef Entry* e
-    d[0] = VERSION
+    d[0] = VERSION_RESET if position.resets else VERSION
     d[1] = <char>policy
     d += 2
     for number in (position.delivered_consumer, position.delivered_stream, position.ack_floor_consumer,
                    position.ack_floor_stream, held, len(dead)):
         memcpy(d, &number, 8)
         d += 8
+    if position.resets:
+        for number in (position.resets, position.since, position.start_seq):
+            memcpy(d, &number, 8)
+            d += 8
     for i in range(w.count):
         e = entry_at(w, i)
         if e.pending:
@@ -79,18 +91,24 @@ cdef bytes write_snapshot(int policy, const Position* position, const Window* w,
 cdef int read_snapshot(bytes snapshot, int policy, Position* position, Window* w, dict dead) except -1:
     cdef const char* p = PyBytes_AS_STRING(snapshot)
     cdef size_t n = <size_t>PyBytes_GET_SIZE(snapshot)
+    cdef size_t head = HEAD_SIZE + (RESET_SIZE if n and p[0] == VERSION_RESET else 0)
     cdef uint64_t numbers[6]
+    cdef uint64_t reset[3]
     cdef uint64_t number, last = 0
     cdef uint32_t count
     cdef Entry e
-    if n < HEAD_SIZE or p[0] != VERSION or p[1] != policy:
+    if n < head or (p[0] != VERSION and p[0] != VERSION_RESET) or p[1] != policy:
         raise ValueError(f"consumer snapshot: {n} bytes, version and policy {snapshot[:2]!r} instead of "
-                         f"{bytes((VERSION, policy))!r}")
+                         f"{bytes((VERSION, policy))!r} or {bytes((VERSION_RESET, policy))!r}")
     memcpy(numbers, p + 2, 6 * 8)
-    n -= HEAD_SIZE
+    position.resets = position.since = 0
+    if p[0] == VERSION_RESET:
+        memcpy(reset, p + HEAD_SIZE, RESET_SIZE)
+        position.resets, position.since, position.start_seq = reset[0], reset[1], reset[2]
+    n -= head
     if numbers[4] > n // ENTRY_SIZE or numbers[4] * ENTRY_SIZE + numbers[5] * DEAD_SIZE != n or numbers[5] > n:
         raise ValueError(f"consumer snapshot: {numbers[4]} pending and {numbers[5]} dead in {n} bytes")
-    p += HEAD_SIZE
+    p += head
     position.delivered_consumer, position.delivered_stream = numbers[0], numbers[1]
     position.ack_floor_consumer, position.ack_floor_stream = numbers[2], numbers[3]
     window_clear(w)
@@ -150,39 +168,13 @@ def make_snapshot(int policy, tuple delivered, tuple floor, list pending, list g
 cdef enum:
     CAPACITY_FIRST = 4096
     CAPACITY_KEPT = 1 << 20         # an empty journal frees memory above this
-    RECORD_MAX = 1 + 2 * 10
+    RECORD_MAX = 1 + 2 * VARINT_MAX
 
 
 cdef inline char* reserve(Journal* j) except NULL:
     """Makes room for one more record."""
     j.data = <char*>array_grow(j.data, &j.capacity, j.size + RECORD_MAX, 1, CAPACITY_FIRST, b"bytes of a journal")
     return j.data + j.size
-
-
-cdef inline size_t put_varint(char* d, uint64_t v) noexcept:
-    cdef size_t n = 0
-    while v >= 0x80:
-        d[n] = <char>(<uint8_t>(v & 0x7F) | 0x80)
-        v >>= 7
-        n += 1
-    d[n] = <char>v
-    return n + 1
-
-
-cdef inline Py_ssize_t get_varint(const char* p, size_t n, uint64_t* v) noexcept:
-    """Returns the bytes read, or -1 when the number is truncated or has more than 64 bits."""
-    cdef uint64_t value = 0, byte
-    cdef size_t i = 0
-    while i < n and i < 10:
-        byte = <uint8_t>p[i]
-        if i == 9 and byte > 1:
-            return -1
-        value |= (byte & 0x7F) << (7 * i)
-        i += 1
-        if byte < 0x80:
-            v[0] = value
-            return <Py_ssize_t>i
-    return -1
 
 
 cdef void journal_free(Journal* j) noexcept:
@@ -267,7 +259,8 @@ cdef bint read_record(const char* p, size_t n, size_t* at, Record* record) excep
     if used < 0:
         raise ValueError(f"consumer journal: bad number at byte {i}")
     i += <size_t>used
-    if record.op == c"D" or record.op == c"A" or record.op == c"L" or record.op == c"W":
+    if record.op == c"D" or record.op == c"A" or record.op == c"L" or record.op == c"W" \
+            or record.op == c"F":
         used = get_varint(p + i, n - i, &record.b)
         if used < 0:
             raise ValueError(f"consumer journal: bad number at byte {i}")

@@ -16,6 +16,9 @@ cpdef enum AckPolicy:
 cdef class AckState:
     cdef readonly uint64_t delivered_consumer, delivered_stream
     cdef readonly uint64_t ack_floor_consumer, ack_floor_stream
+    cdef readonly uint64_t resets           # how many there were
+    cdef readonly uint64_t since            # the first sequence that the position covers since the last one; 0: none
+    cdef readonly uint64_t start_seq        # the position stays at or after it when the stream loses its end
     cdef readonly size_t num_pending        # delivered, not acked
     cdef readonly size_t num_parked         # passed over, not delivered yet
     cdef public KeyOrder keys               # notified of settled messages; None without key-shared delivery

@@ -17,6 +17,9 @@ A message may be parked: passed over because another message of its key is in fl
 entry with no deliveries, which blocks the floors like a pending one; acks, NAKs and ack waits don't affect it, and
 its first delivery comes later.
 
+A reset begins the state again at another sequence. Where it began, and how many resets there were, are a part of the
+state: both are stored together with the acks that they concern, or not at all.
+
 Rejected: a dict of sequences (a Python object per message), a bitmap (no timestamps, no delivery counts).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -48,6 +51,7 @@ cdef class AckState:
         self.policy = policy
         self.journaling = journaling
         self.delivered_stream = self.ack_floor_stream = start_seq - 1 if start_seq else 0
+        self.start_seq = start_seq
         self.dead = {}
         self.journal.ts = -1
         window_make(&self.window)
@@ -290,21 +294,51 @@ cdef class AckState:
         return before - self.num_pending
 
     def truncate(self, uint64_t last_seq):
-        """Drops all state above last_seq: the stream lost its end, and will use these sequences again."""
+        """Drops all state above last_seq: the stream lost its end, and will use these sequences again. A position that
+        began beyond the end stays at its start."""
         cdef Entry* e
+        cdef size_t _
+        cdef uint64_t queued
+        if self.start_seq and self.start_seq - 1 > last_seq:
+            last_seq = self.start_seq - 1
         while self.window.count and entry_at(&self.window, self.window.count - 1).seq > last_seq:
             e = entry_at(&self.window, self.window.count - 1)
             if e.pending:
                 self.settle(e)
             self.window.count -= 1
+        # These sequences are used again: a stale item in the queue would be taken for that of the new message.
+        for _ in range(self.queue.count):
+            queued = queue_front(&self.queue)
+            ring_drop_front(&self.queue)
+            if queued <= last_seq:
+                queue_push(&self.queue, queued)
         for seq in [seq for seq in self.dead if seq > last_seq]:
             del self.dead[seq]
         if self.delivered_stream > last_seq:
             self.delivered_stream = last_seq
         if self.ack_floor_stream > last_seq:
             self.ack_floor_stream = last_seq
+        if self.since and self.since - 1 > last_seq:
+            self.since = last_seq + 1
         if self.num_pending == 0:
             self.move_floor()
+
+    def reset(self, uint64_t stream_seq, uint64_t start_seq=0):
+        """Begins at stream_seq, as if nothing had been delivered. start_seq: truncate() leaves the position at or after
+        it; 0 for a reset within the stream, whose position follows the stream's end."""
+        if stream_seq == 0 or start_seq > stream_seq:
+            raise ValueError(f"consumer journal: reset to {stream_seq}, not below {start_seq}")
+        if self.journaling:
+            journal_op2(&self.journal, c"F", stream_seq, start_seq)
+        window_clear(&self.window)
+        ring_clear(&self.queue)
+        self.dead.clear()
+        self.recount()
+        self.delivered_consumer = self.ack_floor_consumer = 0
+        self.delivered_stream = self.ack_floor_stream = stream_seq - 1
+        self.since = stream_seq
+        self.start_seq = start_seq
+        self.resets += 1
 
     def is_pending(self, uint64_t stream_seq):
         """Was it delivered and not settled yet?"""
@@ -517,6 +551,11 @@ cdef class AckState:
         """The changes since the last take (or snapshot), for the consumer's store; b"" without changes."""
         return journal_take(&self.journal)
 
+    @property
+    def has_changes(self):
+        """Were there changes since the last take?"""
+        return self.journal.size != 0 or self.journal.run_kind != 0
+
     def replay(self, bytes entry):
         """Applies one journal entry. Raises ValueError when it cannot follow this state."""
         cdef const char* p = PyBytes_AS_STRING(entry)
@@ -569,6 +608,8 @@ cdef class AckState:
             self.skip(a)
         elif op == c"P":
             self.park(a)
+        elif op == c"F":
+            self.reset(a, b)
         else:
             raise ValueError(f"consumer journal: unknown record {op:#x}")
         return 0
@@ -581,6 +622,7 @@ cdef class AckState:
         cdef bytes result
         position.delivered_consumer, position.delivered_stream = self.delivered_consumer, self.delivered_stream
         position.ack_floor_consumer, position.ack_floor_stream = self.ack_floor_consumer, self.ack_floor_stream
+        position.resets, position.since, position.start_seq = self.resets, self.since, self.start_seq
         result = write_snapshot(
             self.policy, &position, &self.window, self.num_pending + self.num_parked, self.dead
         )
@@ -590,12 +632,14 @@ cdef class AckState:
     def restore(self, bytes snapshot):
         """Restores the state from a snapshot. Raises ValueError when it is invalid."""
         cdef Position position
+        position.start_seq = self.start_seq
         try:
             read_snapshot(snapshot, self.policy, &position, &self.window, self.dead)
         finally:
             self.recount()
         self.delivered_consumer, self.delivered_stream = position.delivered_consumer, position.delivered_stream
         self.ack_floor_consumer, self.ack_floor_stream = position.ack_floor_consumer, position.ack_floor_stream
+        self.resets, self.since, self.start_seq = position.resets, position.since, position.start_seq
         ring_clear(&self.queue)
         journal_forget(&self.journal)
 

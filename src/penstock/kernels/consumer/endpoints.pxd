@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from penstock.kernels.consumer.ack_state cimport AckState
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
+from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink
 
 
@@ -37,7 +38,8 @@ cdef class Rotation:
     cdef object new_pin                 # callable() that returns a new pin; None: no client is pinned
     cdef bytes pin                      # the current pin, b"" for none
     cdef bytes pin_header
-    cdef uint32_t turn                  # round robin over the members of queue groups
+    cdef uint32_t next_member           # round robin over the members of queue groups
+    cdef OutBuffer far_reply            # the reply of the current message for other servers
     # When choose() returns None: how many targets were full, and how many are not eligible in their priority group.
     cdef size_t blocked, standby
 

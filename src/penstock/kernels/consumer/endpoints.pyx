@@ -5,8 +5,8 @@ match its subject. A Rotation selects the target of the next message, delivers t
 in the list. The backlog of the receiving client connections, also in other accounts, decides whether a target is
 skipped.
 
-Invariants: targets take turns message by message, as on the official server; with priorities only those of the
-lowest number take turns. `on_end` is called immediately for each target that leaves the list.
+Invariants: messages go to the targets round robin, as on the official server; with priorities only to those of the
+lowest number. `on_end` is called immediately for each target that leaves the list.
 
 Acks. An AckSink receives every ack of a stream, finds the consumer by its token and stores plain acks as pairs of
 numbers; an ack that needs a decision (NAK, +WPI, +NXT, +TERM, an ack that requests a confirmation) waits as a tuple,
@@ -28,8 +28,9 @@ from penstock.kernels.base.memory cimport array_grow
 from penstock.kernels.consumer.ack_state cimport ACK_ALL, ACK_NONE, AckState
 from penstock.kernels.consumer.ack_window cimport Entry, entry_at, window_find
 from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex, is_awaited
-from penstock.kernels.wire.dispatch cimport ClientSink
-from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
+from penstock.kernels.wire.dispatch cimport ClientSink, Views, route_remote
+from penstock.kernels.wire.output cimport OutBuffer
+from penstock.kernels.wire.sinks cimport DirtyList, Message, PeerSink, Sink, SinkSubscription
 
 
 # --- delivery targets
@@ -69,7 +70,7 @@ cdef class Target:
         return 0
 
     cdef bint has_interest(self) noexcept:
-        return len(self.match.plain) != 0 or len(self.match.groups) != 0
+        return len(self.match.plain) != 0 or len(self.match.groups) != 0 or self.match.remote is not None
 
     def is_wanted(self, SubscriptionIndex index not None):
         """Does its subject have a subscription?"""
@@ -79,11 +80,15 @@ cdef class Target:
     def when_drained(self, callback):
         """Calls callback() once, when one of its connections can take more."""
         cdef SinkSubscription sub
+        cdef PeerSink server
         for subs in [self.match.plain, *self.match.groups]:
             for sub in subs:
                 sub = client_behind(sub)
                 if sub is not None:
                     (<ClientSink>sub.sink).when_drained(callback)
+        if self.match.remote is not None:
+            for server in self.match.remote.targets:
+                (<ClientSink?>server.connection()).when_drained(callback)
 
 
 cdef inline SinkSubscription client_behind(SinkSubscription sub):
@@ -116,7 +121,24 @@ cdef bint is_blocked(Target target, size_t backlog_max) noexcept:
                 break
         else:
             return True
+    if target.match.remote is not None:
+        for server in target.match.remote.targets:
+            if (<ClientSink>(<PeerSink>server).connection()).is_blocked(backlog_max):
+                return True
     return False
+
+
+cdef Message with_stored(const Message* m, const Message* inner, OutBuffer room) except *:
+    """The message for other servers, which route it by the deliver subject: behind `@` in its ack reply it carries the
+    subject that it was stored with, which the receiver's server shows to the receiver."""
+    cdef Message far = inner[0]
+    if m.reply_len > 8 and memcmp(m.reply, b"$JS.ACK.", 8) == 0:
+        room.clear()
+        room.append(m.reply, m.reply_len)
+        room.append(b"@", 1)
+        room.append(m.subject, m.subject_len)
+        far.reply, far.reply_len = room.data, room.size
+    return far
 
 
 cdef inline bint is_denied(SinkSubscription sub, const Message* m) except -1:
@@ -137,6 +159,7 @@ cdef class Rotation:
         self.state = state
         self.on_end = on_end
         self.backlog_max = BACKLOG_MAX
+        self.far_reply = OutBuffer()
         self.unpin()
 
     def pin_clients(self, new_pin):
@@ -152,9 +175,14 @@ cdef class Rotation:
         self.pin_header = PIN_HEADER
         return 0
 
+    def hold_pin(self, bytes pin not None):
+        """Delivers only to the client with this pin."""
+        self.pin = pin
+        self.pin_header = PIN_HEADER + pin
+
     cdef int assign_pin(self, Target target) except -1:
-        self.pin = target.pin = self.new_pin()
-        self.pin_header = PIN_HEADER + self.pin
+        target.pin = self.new_pin()
+        self.hold_pin(target.pin)
         return 0
 
     def add(self, list targets not None, Target target not None):
@@ -167,13 +195,17 @@ cdef class Rotation:
         """Delivers to all receivers of the target's subject; 0 when none accepted the message.
 
         Clients see the subject that the message was stored with. Receivers within the server (a stream, the API)
-        were addressed by the target's subject and see that one. A message that a client may not read counts as
-        delivered, as on the official server: otherwise the consumer could never advance past it.
+        were addressed by the target's subject and see that one. Other servers get both. A message that a client
+        may not read counts as delivered, as on the official server: otherwise the consumer could never advance
+        past it.
         """
         cdef MatchResult match = target.match
         cdef SinkSubscription sub
         cdef Message inner = m[0]
+        cdef Message far
+        cdef Views views
         cdef list group
+        cdef list groups = match.groups if match.remote is None else match.remote.local_groups
         cdef int taken = 0
         cdef bint denied
         cdef size_t n
@@ -182,12 +214,12 @@ cdef class Rotation:
         for sub in match.plain:
             if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None) or is_denied(sub, m):
                 taken = 1
-        for group in match.groups:
+        for group in groups:
             n = <size_t>len(group)
             denied = False
             for _ in range(n):
-                self.turn += 1
-                sub = <SinkSubscription>group[self.turn % n]
+                self.next_member += 1
+                sub = <SinkSubscription>group[self.next_member % n]
                 if is_full(sub, self.backlog_max):
                     continue
                 if sub.sink.deliver(sub, m if sub.sink.shows_stored else &inner, None):
@@ -196,6 +228,10 @@ cdef class Rotation:
                 denied = denied or is_denied(sub, m)
             else:
                 taken |= denied
+        if match.remote is not None:
+            far = with_stored(m, &inner, self.far_reply)
+            views.near, views.shown, views.far = &inner, m, &far
+            taken |= route_remote(self.index, match.remote, &views, None) != 0
         return taken
 
     cdef int end(self, list targets, Target target, int why) except -1:

@@ -30,7 +30,7 @@ cdef struct Pick:
     uint64_t seq
     uint64_t deliveries     # including the next one
     bint again              # a redelivery
-    bint in_turn            # was parked, and its key is free
+    bint unparked           # was parked, and its key is free
 
 cdef class Pump(Follower):
     cdef readonly StreamLog log
@@ -72,7 +72,7 @@ cdef class Pump(Follower):
     cdef char* reply
     cdef size_t reply_prefix
 
-    cdef uint64_t next_in_turn(self) except? 0
+    cdef uint64_t next_unparked(self) except? 0
     cdef int passed_over(self, const Record* r) except -1
     cdef uint64_t find_next(self) except? 0
     cdef int passed(self, uint64_t seq) except -1
@@ -88,5 +88,5 @@ cdef class Pump(Follower):
     cdef int64_t pause_ns(self, int64_t ts, size_t size, int64_t now) noexcept
     cdef int pick(self, Pick* picked, Record* record) except -1
     cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1
-    cpdef int request_flow(self) except -1
+    cpdef int flow_requested(self) except -1
     cdef int account(self, size_t size) except -1

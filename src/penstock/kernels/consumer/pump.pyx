@@ -197,7 +197,7 @@ cdef class Pump:
             return 0
         return self.log.next_matching(self.position, NULL, 0)
 
-    cdef uint64_t next_in_turn(self) except? 0:
+    cdef uint64_t next_unparked(self) except? 0:
         """The next parked message whose key has become free, 0 when there is none."""
         cdef uint64_t seq
         while True:
@@ -375,8 +375,8 @@ cdef class Pump:
     # --- flow control ------------------------------------------------------------------------------------
 
     def control_flow(self, int64_t window, send_request not None):
-        """Stops while more than `window` bytes (at least 1) are unanswered; send_request() sends a flow control request
-        to the receiver."""
+        """Stops while more than `window` bytes (at least 1) are unanswered; a flow control request goes to the
+        receiver by send_request(), which is called among the messages."""
         if window <= 0:
             raise ValueError(f"a flow control window has at least one byte, not {window}")
         self.flow_window = window
@@ -387,11 +387,10 @@ cdef class Pump:
         self.flow_bytes = self.flow_size = 0
         self.flow_open = False
 
-    cpdef int request_flow(self) except -1:
-        """Sends a flow control request, whose response accounts for everything delivered so far."""
+    cpdef int flow_requested(self) except -1:
+        """Notes a flow control request, whose response accounts for everything delivered so far."""
         self.flow_open = True
         self.flow_size = self.flow_bytes
-        self.send_flow_request()
         return 0
 
     def flow_answered(self, int64_t window_max):
@@ -408,7 +407,8 @@ cdef class Pump:
             if self.flow_bytes - self.flow_size >= self.flow_window:
                 self.flow_size += <int64_t>size
         elif self.flow_bytes > self.flow_window // 2:
-            self.request_flow()
+            self.flow_requested()
+            self.send_flow_request()
         return 0
 
     # --- the run -----------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ cdef class Pump:
         while True:
             seq = self.state.next_queued() if uses_acks else 0
             picked.again = seq != 0
-            picked.in_turn = False
+            picked.unparked = False
             if seq:
                 picked.seq = seq
                 picked.deliveries = self.state.deliveries_of(seq)
@@ -437,8 +437,8 @@ cdef class Pump:
             if self.max_ack_pending > 0 and uses_acks and self.state.num_pending >= <size_t>self.max_ack_pending:
                 return RUN_ACKS_FULL
             if self.keys is not None:
-                seq = self.next_in_turn()
-                picked.in_turn = seq != 0
+                seq = self.next_unparked()
+                picked.unparked = seq != 0
             if seq == 0:
                 seq = self.find_next()
             if seq == 0 and self.cursor is not None and self.cursor.searching:
@@ -449,8 +449,8 @@ cdef class Pump:
                 return RUN_EMPTY
             picked.seq = seq
             picked.deliveries = 1
-            if not (self.log.read(seq, record) if picked.in_turn else self.read_next(seq, record)):
-                if picked.in_turn:
+            if not (self.log.read(seq, record) if picked.unparked else self.read_next(seq, record)):
+                if picked.unparked:
                     (<object>self.state).drop(seq)
                 else:
                     if self.cursor is None or self.skip_at == self.skip_count:
@@ -459,7 +459,7 @@ cdef class Pump:
                         self.pending -= 1   # the cursor does not count the initial messages
                     self.passed(seq)
                     self.refresh_pending()
-            elif self.keys is None or picked.in_turn or not self.keys.is_busy(
+            elif self.keys is None or picked.unparked or not self.keys.is_busy(
                     self.keys.hash_of(record.subject, record.subject_len, seq)):
                 return RUN_PICKED
             elif self.state.num_parked >= self.parked_max:
@@ -471,7 +471,7 @@ cdef class Pump:
 
     cdef int note_sent(self, const Pick* picked, const Record* record, size_t size, int64_t now) except -1:
         """Updates all state after a target accepted the message."""
-        if picked.in_turn:
+        if picked.unparked:
             self.keys.take_ready()
         elif not picked.again:
             if self.keys is not None:
@@ -490,10 +490,10 @@ cdef class Pump:
         return 0
 
     def run(self, list targets not None, int64_t now, uint64_t budget):
-        """Delivers up to `budget` messages to `targets` in turn and returns why it stopped (RunEnd).
+        """Delivers up to `budget` messages to `targets` round robin and returns why it stopped (RunEnd).
 
         Updates `targets` in place: removes complete and lost targets (after rotation.on_end) and orders the others
-        by their next turns. Appends messages that reached max_deliver to `given_up`.
+        by who is served next. Appends messages that reached max_deliver to `given_up`.
         """
         cdef uint64_t pending
         cdef int why = RUN_EMPTY

@@ -74,10 +74,13 @@ cdef class FastBatches(KeyTable):
     cdef int unlink(self, FastBatch batch) except -1
 
 
-# Memory of all staged messages of a server.
+# Memory of the staged messages of a stream, and of a server: its streams' total.
 cdef class StagedTotal:
     cdef readonly size_t bytes
     cdef readonly size_t bytes_max
+    cdef readonly StagedTotal whole     # counts the same bytes; None: this is the whole
+    cdef int add(self, size_t n) except -1
+    cdef int remove(self, size_t n) except -1
 
 # One open batch: its publishes, contiguous and in the format of the streams' batches.
 cdef class StagedBatch(KeyEntry):
@@ -92,7 +95,7 @@ cdef class StagedBatch(KeyEntry):
     cdef public uint64_t seq        # of the last received message of the batch
     cdef readonly int64_t heard_ns
     cdef int put(self, const PublishHead* head) except -1
-    cdef void count_in(self, const PublishHead* head) noexcept
+    cdef int count_in(self, const PublishHead* head) except -1
 
 cdef class StagedBatches(KeyTable):
     cdef StagedBatch last           # the batch of the last message

@@ -72,13 +72,16 @@ class FastBatches(KeyTable):
     def clear(self) -> None:
         """Removes all batches."""
 
+    def all(self) -> list[FastBatch]:
+        """The batches, open and ended, in the order of their starts."""
+
     def open_batches(self) -> list[FastBatch]:
         """The batches that have not ended."""
 
 class StagedTotal:
-    """Memory of all staged messages of a server: at most bytes_max."""
+    """Memory of the staged messages of a stream: at most bytes_max. whole: counts those of all streams."""
 
-    def __init__(self, bytes_max: int = ...) -> None: ...
+    def __init__(self, bytes_max: int = ..., whole: StagedTotal | None = None) -> None: ...
     @property
     def bytes_max(self) -> int: ...
     def limit(self, bytes_max: int) -> None:

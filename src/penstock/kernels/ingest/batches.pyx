@@ -23,9 +23,10 @@ take() copies the next message of an open batch to the end of the others, with i
 Python object. Python (jetstream/stream/atomic_batches.py) handles every other event (first message, commit, gap,
 other headers) on the same batches.
 
-Invariants: `buf` contains `count` messages in order, and `size` is the size of their future records; the server's
-total is exactly the sum of all open batches. No message is taken at or after `check_at`, so that none enters a batch
-that has timed out.
+Invariants: `buf` contains `count` messages in order, and `size` is the size of their future records; the totals of
+stream and server are exactly the sums of their open batches. Only the stream's own total decides: what others hold is
+in its limit, which is part of the stream's state. No message is taken at or after `check_at`, so that none enters a
+batch that has timed out.
 
 Rejected: a Python tuple per message (3 us); leaving the messages in the streams' batches until the commit
 (those are reused every tick).
@@ -354,6 +355,10 @@ cdef class FastBatches(KeyTable):
         self.last = None
         self.count = 0
 
+    def all(self):
+        """The batches, open and ended, in the order of their starts."""
+        return self.entries()
+
     def open_batches(self):
         """The batches that have not ended."""
         cdef FastBatch batch
@@ -382,8 +387,22 @@ cdef class FastBatches(KeyTable):
 # --- staging
 
 cdef class StagedTotal:
-    def __cinit__(self, size_t bytes_max=<size_t>-1):
+    def __cinit__(self, size_t bytes_max=<size_t>-1, StagedTotal whole=None):
         self.bytes_max = bytes_max
+        self.whole = whole
+
+    cdef int add(self, size_t n) except -1:
+        self.bytes += n
+        if self.whole is not None:
+            self.whole.add(n)
+        return 0
+
+    cdef int remove(self, size_t n) except -1:
+        assert self.bytes >= n
+        self.bytes -= n
+        if self.whole is not None:
+            self.whole.remove(n)
+        return 0
 
     def limit(self, size_t bytes_max):
         """Sets the limit for further messages."""
@@ -404,13 +423,14 @@ cdef class StagedBatch(KeyEntry):
         self.count_in(head)
         return 0
 
-    cdef void count_in(self, const PublishHead* head) noexcept:
+    cdef int count_in(self, const PublishHead* head) except -1:
         """Counts the message of `head`, which was appended to `buf`."""
         self.last_at = self.buf.size - head.size
-        self.total.bytes += head.size
+        self.total.add(head.size)
         self.size += record_size(head.subject_len, head.header_len, head.body_len)
         self.flags |= head.flags
         self.count += 1
+        return 0
 
     def next_seq(self):
         """Advances to the next message of the batch and returns its sequence in it."""
@@ -435,8 +455,8 @@ cdef class StagedBatch(KeyEntry):
         """Replaces the header block of the last message."""
         subject, _, payload = self._message(self.last_at)
         cdef const PublishHead* head = <const PublishHead*>(self.buf.data + self.last_at)
-        assert self.last_at + head.size == self.buf.size and self.total.bytes >= head.size and self.count > 0
-        self.total.bytes -= head.size
+        assert self.last_at + head.size == self.buf.size and self.count > 0
+        self.total.remove(head.size)
         self.size -= record_size(head.subject_len, head.header_len, head.body_len)
         self.buf.size = self.last_at
         self.count -= 1
@@ -530,8 +550,8 @@ cdef class StagedBatches(KeyTable):
         if self.last is batch:
             self.last = None
         self.remove(batch)
-        assert batch.total.bytes >= batch.buf.size and self.count > 0
-        batch.total.bytes -= batch.buf.size
+        assert self.count > 0
+        batch.total.remove(batch.buf.size)
         self.count -= 1
         if self.count == 0:
             self.check_at = INT64_MAX

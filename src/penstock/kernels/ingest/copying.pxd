@@ -17,12 +17,23 @@ cdef struct CopyHead:
     uint32_t id_len
     uint32_t unused
 
+# A message in an encoded batch, little-endian; subject, header block and payload follow without padding.
+cdef packed struct CopyEntry:
+    uint64_t seq
+    int64_t ts
+    uint32_t flags
+    uint32_t subject_len
+    uint32_t header_len
+    uint32_t body_len
+    uint32_t id_start
+    uint32_t id_len
+
 cdef enum:
     COPY_IS_SPECIAL = 1             # its header block may change behaviour: left to Python
     COPY_HAS_ID = 2                 # it has a Nats-Msg-Id
     COPY_IS_PLACE = 4               # not a message: the origin has nothing to copy up to its sequence
 
-# A run of an origin's messages, as the target stores them. A replicated log has entries in this format.
+# A run of an origin's messages, as the target stores them. encode() makes a command's body of it.
 cdef class CopyBatch(RunBuffer):
     cdef readonly uint64_t reached  # the origin's sequence up to which the batch was applied
     cdef bytes line                 # start of the header line that names a message's origin; b"": no such line
@@ -38,6 +49,7 @@ cdef class CopyBatch(RunBuffer):
     cdef uint64_t _gather(
         self, StreamLog origin, uint64_t from_seq, list filters, list mappers, size_t enough, uint64_t* upcoming
     ) except? 0
+    cdef int _put_entry(self, const CopyEntry* entry, const char* text) except -1
     cdef int _copy(self, StreamLog origin, uint64_t seq, list mappers) except -1
 
 # Receives deliveries of a consumer that reads an origin in another account.

@@ -45,6 +45,15 @@ class CopyBatch(RunBuffer):
     def take_one(self) -> tuple[int, int, bytes, bytes, bytes] | None:
         """(seq, ts, subject, header, payload) at `position`, which moves past it; None at the end."""
 
+    def encode(self) -> bytes:
+        """The messages from `position` on: for each the fields of CopyEntry (copying.pxd), subject, header
+        block, payload."""
+
+    @staticmethod
+    def decode(data: bytes, start: int = 0) -> CopyBatch:
+        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is
+        malformed."""
+
 def settle_upto(state: AckState, log: StreamLog, filters: list[bytes], upto_seq: int, ts: int) -> int:
     """Marks the messages up to a sequence that pass a filter (none: all) as delivered at `ts` (ns), and as
     settled if the policy needs no acks; returns how many."""

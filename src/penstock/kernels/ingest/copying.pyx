@@ -34,6 +34,7 @@ cdef enum:
     SEQ_END = 0x1000000000000       # 2**48: sequences of records are lower
     NUMBER_MAX = 20
     STATUS_LINE_SIZE = 10           # "NATS/1.0\r\n"
+    COPY_FLAGS = 7                  # all of COPY_...
 
 
 cdef inline bint begins(const char* line, size_t n, const char* name, size_t size) noexcept nogil:
@@ -257,6 +258,92 @@ cdef class CopyBatch(RunBuffer):
         self.position += head.size
         self.reached = head.seq
         return head.seq, head.ts, subject, header, payload
+
+    def encode(self):
+        """The messages from `position` on, as decode() reads them."""
+        cdef size_t at = self.position, size = 0, n
+        cdef const CopyHead* head
+        cdef CopyEntry entry
+        cdef bytes encoded
+        cdef char* d
+        while at < self.buf.size:
+            head = <const CopyHead*>(self.buf.data + at)
+            size += sizeof(CopyEntry) + head.subject_len + head.body_len
+            at += head.size
+        encoded = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+        d = PyBytes_AS_STRING(encoded)
+        at = self.position
+        while at < self.buf.size:
+            head = <const CopyHead*>(self.buf.data + at)
+            entry.seq = head.seq
+            entry.ts = head.ts
+            entry.flags = head.flags
+            entry.subject_len = head.subject_len
+            entry.header_len = head.header_len
+            entry.body_len = head.body_len
+            entry.id_start = head.id_start
+            entry.id_len = head.id_len
+            n = <size_t>head.subject_len + head.body_len
+            memcpy(d, &entry, sizeof(CopyEntry))
+            memcpy(d + sizeof(CopyEntry), <const char*>head + sizeof(CopyHead), n)
+            d += sizeof(CopyEntry) + n
+            at += head.size
+        assert d == PyBytes_AS_STRING(encoded) + size
+        return encoded
+
+    @staticmethod
+    def decode(bytes data not None, size_t start=0):
+        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is malformed."""
+        cdef CopyBatch batch = CopyBatch()
+        cdef const char* p = PyBytes_AS_STRING(data)
+        cdef size_t end = <size_t>PyBytes_GET_SIZE(data), at = start, n
+        cdef CopyEntry entry
+        while at < end:
+            if end - at < sizeof(CopyEntry):
+                raise ValueError(f"the head of a copy at {at} ends at {end}")
+            memcpy(&entry, p + at, sizeof(CopyEntry))
+            at += sizeof(CopyEntry)
+            n = <size_t>entry.subject_len + entry.body_len
+            if n > end - at or not is_whole(&entry):
+                raise ValueError(f"a copy at {at} of {n} bytes, flags {entry.flags}, does not fit {end - at} bytes")
+            batch._put_entry(&entry, p + at)
+            at += n
+        return batch
+
+    cdef int _put_entry(self, const CopyEntry* entry, const char* text) except -1:
+        cdef size_t size = sizeof(CopyHead) + entry.subject_len + entry.body_len
+        cdef size_t padded = (size + 7) & ~<size_t>7
+        cdef CopyHead* head = <CopyHead*>self.buf.reserve(padded)
+        memset(head, 0, sizeof(CopyHead))
+        head.seq = entry.seq
+        head.ts = entry.ts
+        head.size = <uint32_t>padded
+        head.flags = entry.flags
+        head.subject_len = entry.subject_len
+        head.header_len = entry.header_len
+        head.body_len = entry.body_len
+        head.id_start = entry.id_start
+        head.id_len = entry.id_len
+        memcpy(<char*>head + sizeof(CopyHead), text, size - sizeof(CopyHead))
+        memset(<char*>head + size, 0, padded - size)
+        self.buf.size += padded
+        self.count += 1
+        return 0
+
+
+cdef bint is_whole(const CopyEntry* entry) noexcept:
+    """Does a record hold it, and do its offsets stay inside? What the kernels trust is checked here."""
+    if entry.seq == 0 or entry.seq >= <uint64_t>SEQ_END or entry.ts < 0 or entry.flags & ~<uint32_t>COPY_FLAGS:
+        return False
+    if entry.flags & COPY_IS_PLACE:
+        return entry.flags == COPY_IS_PLACE and entry.subject_len == 0 and entry.body_len == 0
+    if entry.subject_len == 0 or entry.header_len > entry.body_len:
+        return False
+    if not record_size(entry.subject_len, entry.header_len, entry.body_len):
+        return False
+    if entry.flags & COPY_HAS_ID:
+        return entry.id_len != 0 and <uint64_t>entry.id_start + entry.id_len <= entry.header_len
+    return entry.id_start == 0 and entry.id_len == 0
 
 
 def settle_upto(AckState state not None, StreamLog log not None, list filters not None, uint64_t upto_seq, int64_t ts):

@@ -7,7 +7,7 @@ from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscript
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 
-# A run of publishes, copied once from the read buffer. A replicated log has entries in this format.
+# A run of publishes, copied once from the read buffer. encode() makes a command's body of it.
 cdef class IngestBatch(RunBuffer):
     cdef int put(self, const Message* m) except -1
 

@@ -20,6 +20,15 @@ class IngestBatch(RunBuffer):
     def take_one(self) -> tuple[bytes, bytes, bytes, bytes] | None:
         """(subject, reply, header, payload) at `position`, which moves past it; None at the end."""
 
+    def encode(self) -> bytes:
+        """The publishes from `position` on: for each its lengths (subject and reply 16 bits, header block and
+        body 32 bits, little-endian), subject, reply, body."""
+
+    @staticmethod
+    def decode(data: bytes, start: int = 0) -> IngestBatch:
+        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is
+        malformed."""
+
 class StreamSink(Sink):
     """The sink of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.
 

@@ -14,7 +14,7 @@ Rejected: one Python tuple per publish (0.4 M msgs/s); acking inside the run (an
 overtake its write).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
 
 from penstock.kernels.wire.output cimport OutBuffer, put_uint
@@ -41,6 +41,14 @@ cdef extern from "<string.h>" nogil:
 cdef enum:
     ACK_END_MAX = 18                # ',"duplicate":true}'
     FLOW_ACK_MAX = 160              # a flow ack and the end of its subject
+
+# A publish in an encoded batch, little-endian; subject, reply and body follow without padding. It has only what the
+# publisher sent: flags and offsets in header blocks are derived from that, and a later version may derive others.
+cdef packed struct PublishEntry:
+    uint16_t subject_len
+    uint16_t reply_len
+    uint32_t header_len
+    uint32_t body_len               # header and payload together
 
 
 cdef class IngestBatch(RunBuffer):
@@ -88,6 +96,67 @@ cdef class IngestBatch(RunBuffer):
         payload = PyBytes_FromStringAndSize(p, head.body_len - head.header_len)
         self.position += head.size
         return subject, reply, header, payload
+
+    def encode(self):
+        """The publishes from `position` on, as decode() reads them."""
+        cdef const char* data = self.buf.data
+        cdef size_t at = self.position, size = 0, n
+        cdef const PublishHead* head
+        cdef PublishEntry entry
+        cdef bytes encoded
+        cdef char* d
+        while at < self.buf.size:
+            head = <const PublishHead*>(data + at)
+            size += sizeof(PublishEntry) + head.subject_len + head.reply_len + head.body_len
+            at += head.size
+        encoded = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+        d = PyBytes_AS_STRING(encoded)
+        at = self.position
+        while at < self.buf.size:
+            head = <const PublishHead*>(data + at)
+            entry.subject_len = head.subject_len
+            entry.reply_len = head.reply_len
+            entry.header_len = head.header_len
+            entry.body_len = head.body_len
+            n = <size_t>head.subject_len + head.reply_len + head.body_len
+            memcpy(d, &entry, sizeof(PublishEntry))
+            memcpy(d + sizeof(PublishEntry), <const char*>head + sizeof(PublishHead), n)
+            d += sizeof(PublishEntry) + n
+            at += head.size
+        assert d == PyBytes_AS_STRING(encoded) + size
+        return encoded
+
+    @staticmethod
+    def decode(bytes data not None, size_t start=0):
+        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is malformed."""
+        cdef IngestBatch batch = IngestBatch()
+        cdef const char* p = PyBytes_AS_STRING(data)
+        cdef size_t end = <size_t>PyBytes_GET_SIZE(data), at = start, n
+        cdef PublishEntry entry
+        cdef Message m
+        while at < end:
+            if end - at < sizeof(PublishEntry):
+                raise ValueError(f"the head of a publish at {at} ends at {end}")
+            memcpy(&entry, p + at, sizeof(PublishEntry))
+            at += sizeof(PublishEntry)
+            m.subject = p + at
+            m.subject_len = entry.subject_len
+            m.reply = m.subject + m.subject_len
+            m.reply_len = entry.reply_len
+            m.body = m.reply + m.reply_len
+            m.header_len = entry.header_len
+            m.body_len = entry.body_len
+            # Lengths of 16 and 32 bits: the sum cannot overflow 64 bits.
+            n = m.subject_len + m.reply_len + m.body_len
+            if n > end - at or m.header_len > m.body_len or m.subject_len == 0 or not fits(&m):
+                raise ValueError(
+                    f"a publish at {at} of {m.subject_len} bytes of subject, {m.reply_len} of reply, {m.header_len}"
+                    f" of headers in {m.body_len} of body does not fit {end - at} bytes"
+                )
+            # Flags and offsets are derived again and never taken from the data: the kernels trust them.
+            batch.put(&m)
+            at += n
+        return batch
 
 
 cdef class StreamSink(Sink):

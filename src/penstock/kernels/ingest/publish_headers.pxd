@@ -1,6 +1,7 @@
 """Header blocks of publishes, and the message ids of a stream's dedupe window."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
+from penstock.kernels.base.id_table cimport IdCells, IdTable
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.sinks cimport Message
@@ -77,8 +78,7 @@ cdef class MessageIds:
     cdef size_t capacity
     cdef uint64_t base              # place of the arena's first byte
     cdef uint64_t head, tail        # places of the oldest entry and of the next one
-    cdef uint32_t* table            # place / 8 (modulo) by hash, open addressing
-    cdef size_t table_size          # a power of two; 0: no table yet
+    cdef IdTable table              # slots: places / 8, modulo SLOTS
     cdef uint64_t seed
     cdef char* last                 # the id of the last message stored
     cdef size_t last_size, last_capacity
@@ -91,11 +91,8 @@ cdef class MessageIds:
     cdef bint is_last(self, const char* id, size_t n) noexcept
     cdef IdEntry* _at(self, uint64_t place) noexcept
     cdef uint64_t _place(self, uint32_t slot) noexcept
-    cdef size_t _slot(self, const char* id, size_t n, uint32_t h) noexcept
-    cdef size_t _slot_of_place(self, uint64_t place, uint32_t h) noexcept
+    cdef IdEntry* _find(self, const char* id, size_t n, uint32_t h) noexcept
+    cdef IdEntry* _find_in(self, const IdCells* cells, const char* id, size_t n, uint32_t h) noexcept
     cdef int _make_room(self, size_t size) except -1
-    cdef int _resize_table(self, size_t size) except -1
-    cdef void _insert(self, uint64_t place, uint32_t h) noexcept
-    cdef void _empty(self, size_t slot) noexcept
     cdef int _shrink(self) except -1
     cpdef Py_ssize_t prune(self, int64_t now, Py_ssize_t most=*) except -1

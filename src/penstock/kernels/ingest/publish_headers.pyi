@@ -20,6 +20,10 @@ class MessageIds:
         """Allocated bytes."""
 
     def __len__(self) -> int: ...
+    def items(self) -> list[tuple[bytes, int, int]]:
+        """[(id, sequence, ts)] of the entries, oldest first, with those that expired and were not
+        dropped."""
+
     def find(self, msg_id: bytes, now: int) -> int:
         """The sequence stored under the id within the window before `now` (ns), or 0."""
 

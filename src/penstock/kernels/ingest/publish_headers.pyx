@@ -12,14 +12,14 @@ publish has tens of bytes of them, and nearly all belong to the application).
 MessageIds: the `Nats-Msg-Id` values of a stream's dedupe window, and their sequences.
 
 The ids are contiguous in one allocation, oldest first, with a hash table as index. An id of 22
-bytes takes 48 bytes there and 6 to 12 in the table, and no Python object; at most a third more is free for
+bytes takes 48 bytes there and 5 to 11 in the table, and no Python object; at most a third more is free for
 reuse. A lookup costs one hash and, nearly always, one comparison.
 
 Invariants: the entries between head and tail are exactly those of the table, in order of time; an id older
 than the window is never found, whether or not it was dropped already. Complete ids are stored and compared: with
 hashes only, a collision would drop a message as a duplicate of another one.
 
-It does not use base/hash_table: a cell here is 4 bytes, a place within the entries, which move.
+The table is that of base/id_table; an id there is a slot, the place of an entry.
 
 Rejected: a dict and a queue of Python objects (260 bytes and 0.3 us per id); comparing with the header in the
 log (the message may be removed while its id still counts).
@@ -29,7 +29,8 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint16_t, uint32_t, uint
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-from penstock.kernels.base.memory cimport array_grow, array_new, array_shrink
+from penstock.kernels.base.id_table cimport IdCells, id_bytes, id_drop, id_first, id_free, id_next, id_put, id_shrink
+from penstock.kernels.base.memory cimport array_grow, array_shrink
 from penstock.kernels.log.records cimport xxh64
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.wire.output cimport OutBuffer
@@ -260,10 +261,8 @@ cdef uint32_t failed_expectations(const Message* m, StreamLog log, bytes stream,
 # --- message ids
 
 cdef enum:
-    TABLE_MIN = 64
     ARENA_MIN = 1024
-    EMPTY = 0xFFFFFFFF              # also the modulus of slots, so that no slot has this value
-    NO_SLOT = 0xFFFFFFFFFFFFFFFF
+    SLOTS = 0xFFFFFFFF              # modulus of slots: an id of the table is less
     SPAN_MAX = 0x7FFFFFFF8          # bytes between head and tail; a slot is unambiguous within this range
     LOOKUP_DROPS = 8                # expired ids that one lookup drops; a steady stream has no more
     RESIZE_DROPS = 8192             # ... and a change of the window: about 1 ms
@@ -275,7 +274,12 @@ cdef inline size_t entry_size(size_t id_size) noexcept nogil:
 
 
 cdef inline uint32_t slot_of(uint64_t place) noexcept nogil:
-    return <uint32_t>((place >> 3) % <uint64_t>EMPTY)
+    return <uint32_t>((place >> 3) % <uint64_t>SLOTS)
+
+
+cdef uint32_t entry_hash(void* owner, uint32_t slot) noexcept:
+    cdef MessageIds ids = <MessageIds>owner
+    return ids._at(ids._place(slot)).hash
 
 
 cdef class MessageIds:
@@ -287,21 +291,21 @@ cdef class MessageIds:
 
     def __dealloc__(self):
         free(self.arena)
-        free(self.table)
+        id_free(&self.table)
         free(self.last)
 
     # ------------------------------------------------------------------ for the kernels
 
     cdef uint64_t seq_of(self, const char* id, size_t n, int64_t now) except? 0:
-        cdef size_t slot
+        cdef const IdEntry* entry
         if self.count == 0:
             return 0
         if self._at(self.head).ts <= now - self.window_ns:
             self.prune(now, LOOKUP_DROPS)
             if self.count == 0:
                 return 0
-        slot = self._slot(id, n, <uint32_t>xxh64(id, n, self.seed))
-        return 0 if slot == <size_t>NO_SLOT else self._at(self._place(self.table[slot])).seq
+        entry = self._find(id, n, <uint32_t>xxh64(id, n, self.seed))
+        return 0 if entry == NULL else entry.seq
 
     cdef int remember(self, const char* id, size_t n, uint64_t seq, int64_t ts) except -1:
         cdef size_t size = entry_size(n)
@@ -313,8 +317,6 @@ cdef class MessageIds:
             raise MemoryError("the ids of one dedupe window take more than 32 GiB")
         if self.tail - self.base + size > self.capacity:
             self._make_room(size)
-        if (self.count + 1) * 3 > self.table_size * 2:
-            self._resize_table(self.table_size * 2 if self.table_size else <size_t>TABLE_MIN)
         assert self.base <= self.head <= self.tail and self.tail - self.base + size <= self.capacity
         entry = self._at(self.tail)
         entry.seq = seq
@@ -322,7 +324,7 @@ cdef class MessageIds:
         entry.hash = h
         entry.size = <uint32_t>n
         memcpy(<char*>entry + sizeof(IdEntry), id, n)
-        self._insert(self.tail, h)
+        id_put(&self.table, slot_of(self.tail), h, entry_hash, <void*>self)
         self.tail += size
         self.count += 1
         return 0
@@ -350,7 +352,7 @@ cdef class MessageIds:
         """
         cdef const char* id = PyBytes_AS_STRING(msg_id)
         cdef size_t n = <size_t>PyBytes_GET_SIZE(msg_id)
-        if self._slot(id, n, <uint32_t>xxh64(id, n, self.seed)) == <size_t>NO_SLOT:
+        if self._find(id, n, <uint32_t>xxh64(id, n, self.seed)) == NULL:
             self.remember(id, n, seq, ts)
 
     @property
@@ -371,7 +373,7 @@ cdef class MessageIds:
             entry = self._at(self.head)
             if entry.ts > self.forgotten:
                 break
-            self._empty(self._slot_of_place(self.head, entry.hash))
+            id_drop(&self.table, slot_of(self.head), entry.hash, entry_hash, <void*>self)
             self.head += entry_size(entry.size)
             self.count -= 1
             dropped += 1
@@ -394,10 +396,22 @@ cdef class MessageIds:
             return None
         return self._at(self.head).ts + self.window_ns + (self.window_ns >> PRUNE_DELAY_SHIFT)
 
+    def items(self):
+        """[(id, sequence, ts)] of the entries, oldest first, with those that expired and were not dropped."""
+        cdef list found = []
+        cdef uint64_t place = self.head
+        cdef IdEntry* entry
+        while place < self.tail:
+            entry = self._at(place)
+            id = PyBytes_FromStringAndSize(<char*>entry + sizeof(IdEntry), <Py_ssize_t>entry.size)
+            found.append((id, entry.seq, entry.ts))
+            place += entry_size(entry.size)
+        return found
+
     @property
     def memory(self):
         """Allocated bytes."""
-        return self.capacity + self.table_size * sizeof(uint32_t)
+        return self.capacity + id_bytes(&self.table)
 
     def __len__(self):
         return self.count
@@ -410,55 +424,28 @@ cdef class MessageIds:
     cdef uint64_t _place(self, uint32_t slot) noexcept:
         """The place that a slot denotes: the first one from head on."""
         cdef uint64_t first = slot_of(self.head)
-        cdef uint64_t distance = slot - first if slot >= first else slot + <uint64_t>EMPTY - first
+        cdef uint64_t distance = slot - first if slot >= first else slot + <uint64_t>SLOTS - first
         return self.head + (distance << 3)
 
-    cdef size_t _slot(self, const char* id, size_t n, uint32_t h) noexcept:
-        """The slot of an id; NO_SLOT when it is not there."""
-        cdef size_t mask = self.table_size - 1
-        cdef size_t at = h & mask
+    cdef IdEntry* _find(self, const char* id, size_t n, uint32_t h) noexcept:
+        """The entry of an id, or NULL."""
+        cdef IdEntry* entry = self._find_in(&self.table.cells, id, n, h)
+        if entry == NULL and self.table.old.cells != NULL:
+            entry = self._find_in(&self.table.old, id, n, h)
+        return entry
+
+    cdef IdEntry* _find_in(self, const IdCells* cells, const char* id, size_t n, uint32_t h) noexcept:
+        cdef const uint32_t* cell = id_first(cells, h)
         cdef IdEntry* entry
-        if self.count == 0:
-            return <size_t>NO_SLOT
-        while self.table[at] != <uint32_t>EMPTY:
-            entry = self._at(self._place(self.table[at]))
+        while cell != NULL:
+            entry = self._at(self._place(cell[0] - 1))
             if (
                 entry.hash == h and entry.size == n and entry.ts > self.forgotten
                 and memcmp(<char*>entry + sizeof(IdEntry), id, n) == 0
             ):
-                return at
-            at = (at + 1) & mask
-        return <size_t>NO_SLOT
-
-    cdef size_t _slot_of_place(self, uint64_t place, uint32_t h) noexcept:
-        cdef uint32_t wanted = slot_of(place)
-        cdef size_t mask = self.table_size - 1
-        cdef size_t at = h & mask
-        while self.table[at] != wanted:
-            at = (at + 1) & mask
-        return at
-
-    cdef void _insert(self, uint64_t place, uint32_t h) noexcept:
-        cdef size_t mask = self.table_size - 1
-        cdef size_t at = h & mask
-        while self.table[at] != <uint32_t>EMPTY:
-            at = (at + 1) & mask
-        self.table[at] = slot_of(place)
-
-    cdef void _empty(self, size_t slot) noexcept:
-        """Empties a slot and moves later ones up that a probe would not reach any more."""
-        cdef size_t mask = self.table_size - 1
-        cdef size_t at = slot
-        cdef size_t home
-        while True:
-            at = (at + 1) & mask
-            if self.table[at] == <uint32_t>EMPTY:
-                break
-            home = self._at(self._place(self.table[at])).hash & mask
-            if ((at - home) & mask) >= ((at - slot) & mask):
-                self.table[slot] = self.table[at]
-                slot = at
-        self.table[slot] = <uint32_t>EMPTY
+                return entry
+            cell = id_next(cells, cell)
+        return NULL
 
     cdef int _make_room(self, size_t size) except -1:
         """Makes room for one more entry: reuses the free space at the front if it is at least a quarter."""
@@ -475,38 +462,18 @@ cdef class MessageIds:
             self.capacity = grown
         return 0
 
-    cdef int _resize_table(self, size_t size) except -1:
-        cdef uint32_t* table = <uint32_t*>array_new(size, sizeof(uint32_t), b"cells of message ids")
-        cdef uint64_t place = self.head
-        cdef IdEntry* entry
-        memset(table, 0xFF, size * sizeof(uint32_t))
-        free(self.table)
-        self.table = table
-        self.table_size = size
-        while place < self.tail:
-            entry = self._at(place)
-            self._insert(place, entry.hash)
-            place += entry_size(entry.size)
-        return 0
-
     cdef int _shrink(self) except -1:
         """Frees memory when little of it is used."""
         cdef size_t live = <size_t>(self.tail - self.head)
-        cdef size_t size = self.table_size
         if self.count == 0:
             free(self.arena)
-            free(self.table)
+            id_free(&self.table)
             self.arena = NULL
-            self.table = NULL
-            self.capacity = self.table_size = 0
+            self.capacity = 0
             self.base = self.head = self.tail
             return 0
         if self.capacity > <size_t>ARENA_MIN and live < self.capacity // 4:
             memmove(self.arena, self.arena + (self.head - self.base), live)
             self.base = self.head
             self.arena = <char*>array_shrink(self.arena, &self.capacity, max(live * 2, <size_t>ARENA_MIN), 1)
-        while size > <size_t>TABLE_MIN and self.count * 4 < size:
-            size //= 2
-        if size * 2 < self.table_size:
-            self._resize_table(size)
-        return 0
+        return id_shrink(&self.table, entry_hash, <void*>self)

@@ -11,19 +11,28 @@ from penstock.kernels.wire.dispatch cimport SubjectMapper
 from penstock.kernels.wire.sinks cimport Message, Sink
 
 
+# Runs of sequences of messages that consumers settled: a command of their stream.
+cdef class SettledRuns:
+    cdef uint64_t* runs                     # pairs of first and last
+    cdef readonly size_t count
+    cdef size_t capacity
+    cdef int add(self, uint64_t first, uint64_t last) except -1
+
+
 cdef class InterestState:
     cdef readonly StreamLog log
     cdef readonly bint work_queue           # unacked messages stay, even without an interested consumer
     cdef readonly bint held                   # a consumer is missing: remove nothing
-    cdef readonly uint64_t retired          # removed messages
     cdef list pumps
     cdef dict since                         # pump -> its acks count from this sequence on
-    cdef dict subscriptions                 # pump -> [Subscription] of its filters
-    cdef size_t unfiltered                  # pumps without filters
-    cdef SubscriptionIndex index            # the filters of the other pumps
+    cdef dict subscriptions                 # pump, or name of a consumer elsewhere -> [Subscription] of its filters
+    cdef size_t unfiltered                  # those without filters
+    cdef SubscriptionIndex index            # the filters of the others
     cdef Sink sink
     # Would a consumer receive a message of this subject? Checked before it is stored.
     cdef bint is_wanted(self, const char* subject, size_t n) except -1
+    cdef int watch(self, object consumer, list filters) except -1
+    cdef int unwatch(self, object consumer) except -1
     cdef bint is_needed(self, uint64_t seq, Pump but) except -1
     cdef bint was_acked(self, uint64_t seq, const Record* r) except -1
 

@@ -7,17 +7,39 @@ from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import SubjectMapper
 
+class SettledRuns:
+    """The sequences of messages that their stream's consumers settled, as runs: a command of the stream.
+
+    count: the number of runs.
+    """
+
+    count: int
+    def append(self, first: int, last: int) -> None:
+        """Adds a run. Raises ValueError."""
+
+    def items(self) -> list[tuple[int, int]]:
+        """[(first, last)] in the order in which they were added."""
+
+    def remove_from(self, log: StreamLog) -> int:
+        """Removes the messages that are still there; returns how many."""
+
+    def encode(self) -> bytes:
+        """The runs, for decode()."""
+
+    @staticmethod
+    def decode(data: bytes, start: int = 0) -> SettledRuns:
+        """Raises ValueError when what `data` has from offset `start` on is malformed."""
+
 class InterestState:
     """The messages that the consumers of one stream need.
 
     work_queue: an unacked message stays even without an interested consumer. held: one of the stream's
-    consumers is missing, so no message is removed. retired: number of removed messages.
+    consumers is missing, so no message is removed.
     """
 
     work_queue: bool
     @property
     def held(self) -> bool: ...
-    retired: int
     log: StreamLog
     def __init__(self, log: StreamLog, *, work_queue: bool = False) -> None: ...
     def keep_all(self, keep: bool) -> None:
@@ -32,19 +54,24 @@ class InterestState:
     def refilter(self, pump: Pump, since: int) -> None:
         """Updates a consumer's filters. since: as in add()."""
 
+    def expect(self, name: str, filters: list[bytes]) -> None:
+        """Adds a consumer that another server owns, or changes its filters: messages for it are stored.
+        Whether it needs them is decided there."""
+
+    def forget(self, name: str) -> None:
+        """Removes a consumer that another server owns."""
+
     def wants(self, subject: bytes) -> bool:
         """Would a consumer receive a message of this subject?"""
 
-    def settle(self, pump: Pump) -> int:
-        """Removes messages acked through `pump` since the last call, unless another consumer needs them;
-        returns how many."""
+    def settled(self, pump: Pump) -> SettledRuns | None:
+        """The messages acked through `pump` since the last call that no other consumer needs; None: none.
+        The caller removes them, before the next call."""
 
-    def review(self, from_seq: int = 0) -> int:
-        """Removes messages from from_seq on that no consumer needs; returns how many."""
-
-    def review_part(self, from_seq: int, work: int) -> tuple[int, int]:
-        """The same up to an amount of work (in the units of jetstream/slices.py). Returns how many it
-        removed, and the sequence at which to continue; 0: complete."""
+    def unneeded(self, from_seq: int = 0, work: int = 2**63 - 1) -> tuple[SettledRuns, int]:
+        """The messages from from_seq on that no consumer needs; in a work queue, those of them that a
+        consumer acked. Stops after an amount of work (in the units of jetstream/slices.py). Returns the
+        sequence at which to continue too; 0: complete. The caller removes them."""
 
 class Republisher:
     """Collects the messages that `apply_plain` and `store_one` store, and sends them in route().

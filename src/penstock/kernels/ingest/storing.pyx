@@ -7,10 +7,13 @@ and not acked, or given up at max_deliver and not acked since. Both retention po
 consumer acks it. They differ for messages that match no consumer: an interest stream does not store them, a work
 queue retains them for a future consumer.
 
-The consumers' AckStates collect acks as runs of sequences; settle() processes them once per tick. Each costs a
+The consumers' AckStates collect acks as runs of sequences; settled() processes them once per tick. Each costs a
 lookup in every other consumer's window, and a look at the message's subject only if the other consumer has filters.
-settle() scans nothing. review() scans; it runs when a consumer is deleted or its filters change (in parts,
+settled() scans nothing. unneeded() scans; it runs when a consumer is deleted or its filters change (in parts,
 jetstream/reviews.py), and after a restart, because the ack may have been written and the removal not.
+
+Both decide, and remove nothing: what they return is a command of the stream, SettledRuns, which every replica
+applies. Only the stream's owner decides, because its consumers are ahead of the commands by what the tick did.
 
 Invariant: removal is idempotent and may be deferred, so the ack may be written before or after the removal,
 with a crash in between.
@@ -27,8 +30,11 @@ a Python object per message.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
+from penstock.kernels.base.memory cimport array_grow, array_new
+from penstock.kernels.consumer.ack_encoding cimport VARINT_MAX, get_varint, put_varint, unzigzag, zigzag
 from penstock.kernels.consumer.pump cimport Pump
 from penstock.kernels.ingest.publish_headers cimport PUBLISH_HAS_ID, MessageIds, PublishHead
 from penstock.kernels.log.records cimport Record, cost_of
@@ -39,6 +45,93 @@ from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport SubjectMapper, route
 from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
+
+
+# --- settled messages
+
+cdef class SettledRuns:
+    def __dealloc__(self):
+        free(self.runs)
+
+    cdef int add(self, uint64_t first, uint64_t last) except -1:
+        if self.count and self.runs[2 * self.count - 1] + 1 == first:
+            self.runs[2 * self.count - 1] = last
+            return 0
+        self.runs = <uint64_t*>array_grow(
+            self.runs, &self.capacity, self.count + 1, 2 * sizeof(uint64_t), 16, b"runs of settled messages"
+        )
+        self.runs[2 * self.count] = first
+        self.runs[2 * self.count + 1] = last
+        self.count += 1
+        return 0
+
+    def append(self, uint64_t first, uint64_t last):
+        """Adds the sequences from first to last. Raises ValueError when a log cannot have them."""
+        if not 0 < first <= last <= <uint64_t>INT64_MAX:
+            raise ValueError(f"settled messages from {first} to {last}")
+        self.add(first, last)
+
+    def __eq__(self, other):
+        return isinstance(other, SettledRuns) and self.items() == other.items()
+
+    def items(self):
+        """[(first, last)] of the runs, in the order in which they were settled."""
+        cdef size_t i
+        return [(self.runs[2 * i], self.runs[2 * i + 1]) for i in range(self.count)]
+
+    def remove_from(self, StreamLog log not None):
+        """Removes those that `log` has; returns how many. The work is linear in the runs and the messages."""
+        cdef size_t i
+        cdef uint64_t seq, last, gone = 0
+        for i in range(self.count):
+            seq = self.runs[2 * i]
+            last = min(self.runs[2 * i + 1], log.last_seq)
+            while seq <= last:
+                if log.retire(seq):
+                    gone += 1
+                    seq += 1
+                else:
+                    seq = log.next_matching(seq + 1, NULL, 0)
+                    if seq == 0:
+                        break
+        return gone
+
+    def encode(self):
+        """The runs, as decode() reads them: for each, two LEB128 numbers, the distance of its first sequence from the
+        last one before it (zigzag) and its length less one."""
+        cdef size_t i
+        cdef uint64_t before = 0
+        cdef char* start = <char*>array_new(self.count + 1, 2 * VARINT_MAX, b"bytes of settled messages")
+        cdef char* d = start
+        for i in range(self.count):
+            d += put_varint(d, zigzag(<int64_t>(self.runs[2 * i] - before)))
+            before = self.runs[2 * i + 1]
+            d += put_varint(d, before - self.runs[2 * i])
+        try:
+            return PyBytes_FromStringAndSize(start, d - start)
+        finally:
+            free(start)
+
+    @staticmethod
+    def decode(bytes data not None, size_t start=0):
+        """The runs that were encoded as `data` from offset `start` on. Raises ValueError when it is malformed."""
+        cdef SettledRuns runs = SettledRuns()
+        cdef const char* p = PyBytes_AS_STRING(data)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(data), at = start
+        cdef uint64_t distance = 0, more = 0, before = 0, first
+        cdef Py_ssize_t used, rest
+        while at < n:
+            used = get_varint(p + at, n - at, &distance)
+            rest = get_varint(p + at + used, n - at - <size_t>used, &more) if used > 0 else -1
+            if rest < 0:
+                raise ValueError(f"settled messages: bad number at byte {at}")
+            first = before + <uint64_t>unzigzag(distance)
+            if first > <uint64_t>INT64_MAX or more > <uint64_t>INT64_MAX - first:
+                raise ValueError(f"settled messages: {more + 1} from {first} on")
+            before = first + more
+            runs.append(first, before)
+            at += <size_t>(used + rest)
+        return runs
 
 
 # --- interest state
@@ -92,7 +185,7 @@ cdef class InterestState:
         pump.state.collecting = True
         self.pumps.append(pump)
         self.since[pump] = since
-        self.watch(pump)
+        self.watch(pump, pump.filters)
 
     def remove(self, Pump pump not None):
         """Removes a consumer; messages that only it needed stay until review()."""
@@ -108,27 +201,39 @@ cdef class InterestState:
         if pump in self.since:
             self.since[pump] = since
             self.unwatch(pump)
-            self.watch(pump)
+            self.watch(pump, pump.filters)
 
-    def watch(self, Pump pump):
+    def expect(self, str name not None, list filters not None):
+        """Adds the filters of a consumer that another server owns, or changes them."""
+        self.forget(name)
+        self.watch(name, filters)
+
+    def forget(self, str name not None):
+        """Removes such a consumer."""
+        if name in self.subscriptions:
+            self.unwatch(name)
+
+    cdef int watch(self, object consumer, list filters) except -1:
         # Set before the index can refuse a filter, so that unwatch() can remove those already inserted.
-        subscriptions = self.subscriptions[pump] = [SinkSubscription(self.sink, f) for f in pump.filters]
+        subscriptions = self.subscriptions[consumer] = [SinkSubscription(self.sink, f) for f in filters]
         for subscription in subscriptions:
             self.index.insert(subscription)
         if not subscriptions:
             self.unfiltered += 1
+        return 0
 
-    def unwatch(self, Pump pump):
-        subscriptions = self.subscriptions.pop(pump)
+    cdef int unwatch(self, object consumer) except -1:
+        subscriptions = self.subscriptions.pop(consumer)
         for subscription in subscriptions:
             self.index.remove(subscription)
         if not subscriptions:
             self.unfiltered -= 1
+        return 0
 
     cdef bint is_wanted(self, const char* subject, size_t n) except -1:
         if self.unfiltered or self.held:
             return True
-        return len(self.pumps) != 0 and len(self.index.lookup(subject, n).plain) != 0
+        return len(self.subscriptions) != 0 and len(self.index.lookup(subject, n).plain) != 0
 
     def wants(self, bytes subject not None):
         """`is_wanted` for Python callers."""
@@ -160,53 +265,58 @@ cdef class InterestState:
                 return True
         return False
 
-    def settle(self, Pump pump not None):
-        """Removes the messages that `pump`'s consumer settled since the last call and no other consumer needs;
-        returns how many."""
-        cdef size_t i, gone = 0
+    def settled(self, Pump pump not None):
+        """The messages that `pump`'s consumer settled since the last call and no other consumer needs; None: none."""
+        cdef size_t i
         cdef uint64_t seq, last
         cdef bint alone = len(self.pumps) == 1
+        cdef SettledRuns runs
+        if pump.state.settled_count == 0:
+            return None
+        runs = SettledRuns()
         for i in range(pump.state.settled_count):
             if self.held:
                 break
             seq = pump.state.settled[2 * i]
             last = pump.state.settled[2 * i + 1]
+            if alone:
+                runs.add(seq, last)
+                continue
             while seq <= last:
-                if alone or not self.is_needed(seq, pump):
-                    gone += <size_t>self.log.retire(seq)
+                if not self.is_needed(seq, pump):
+                    runs.add(seq, seq)
                 seq += 1
         pump.state.settled_count = 0
-        self.retired += gone
-        return gone
+        return runs if runs.count else None
 
-    def review(self, uint64_t from_seq=0):
-        """Examines every message from from_seq on and removes those that no consumer needs (in a work queue, only
-        those that a consumer acked); returns how many."""
-        return self.review_part(from_seq, INT64_MAX)[0]
-
-    def review_part(self, uint64_t from_seq, int64_t work):
-        """The same up to an amount of work; see the .pyi."""
-        cdef uint64_t seq
-        cdef size_t gone = 0
+    def unneeded(self, uint64_t from_seq=0, int64_t work=INT64_MAX):
+        """Examines messages from from_seq on; see the .pyi."""
+        cdef uint64_t seq, kept = 0, unneeded = 0
         cdef int64_t each = MESSAGE_WORK
         cdef Record r
         cdef Pump pump
-        if self.held:
-            return 0, 0
+        cdef SettledRuns runs = SettledRuns()
+        if self.held or (not self.pumps and self.work_queue):
+            return runs, 0
         if not self.pumps:
-            return 0 if self.work_queue else self.log.purge(), 0
+            if self.log.messages:
+                runs.add(self.log.first_seq, self.log.last_seq)
+            return runs, 0
         for pump in self.pumps:
             each += PUMP_WORK + <int64_t>pump.filter_count
         seq = self.log.next_matching(from_seq, NULL, 0)
         while seq and work > 0:
             work -= each
-            if not self.is_needed(seq, None) and (
-                not self.work_queue or (self.log.read(seq, &r) and self.was_acked(seq, &r))
+            if self.is_needed(seq, None) or (
+                self.work_queue and not (self.log.read(seq, &r) and self.was_acked(seq, &r))
             ):
-                gone += <size_t>self.log.retire(seq)
+                kept = seq
+            else:
+                # Sequences without a message do not end a run.
+                runs.add(unneeded + 1 if unneeded > kept else seq, seq)
+                unneeded = seq
             seq = self.log.next_matching(seq + 1, NULL, 0)
-        self.retired += gone
-        return gone, seq
+        return runs, seq
 
 
 # --- republish
@@ -372,7 +482,8 @@ cdef uint64_t store_publish(
         republisher.before(m, log)
         seq = log.append_message(m, ts)
         republisher.after(m, seq, ts)
-    ids.set_last(m.body + head.id_start, head.id_len)
+    if head.id_len or ids.last_size:
+        ids.set_last(m.body + head.id_start, head.id_len)
     if head.flags & PUBLISH_HAS_ID:
         ids.remember(m.body + head.id_start, head.id_len, seq, ts)
     if wanted:

@@ -20,7 +20,7 @@ class FilterCursor:
         heaps_max: int = 67108864,
     ) -> None:
         """Changes the bounds: sequences of a following run and of a searched one; messages examined before
-        others get their turn, and without a match before merging begins; bytes of all heaps."""
+        others are served, and without a match before merging begins; bytes of all heaps."""
 
     def peek(self, position: int) -> int | None:
         """The first live match at or after `position`, which never decreases; 0 when there is none, None

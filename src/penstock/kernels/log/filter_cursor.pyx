@@ -19,7 +19,7 @@ it, from the subject's first message.
 
 Memory: a run has at most RUN_MAX sequences (8 KiB), and at most 512 bytes while it is empty; a heap has 16 bytes per
 matching subject, all heaps of the process together HEAPS_SIZE_MAX. A filter of more subjects examines
-every message, LOOK_ONCE at a time, so that others get their turn. An exhausted heap is freed.
+every message, LOOK_ONCE at a time, so that others are served. An exhausted heap is freed.
 Rejected: a bitmap of matching messages (to build it, all chains have to be walked at once); a list of
 all matches (it grows with the stream); bloom filters of blocks' subjects (with a million subjects
 each block has some of any filter).
@@ -44,7 +44,7 @@ cdef enum:
     RUN_LOW = 2                     # the run is filled again when 1/RUN_LOW of it is left
     RUN_LEAST = 16                  # initial capacity
     RUN_IDLE = 64                   # capacity that an empty run retains
-    LOOK_ONCE = 65536               # messages examined before others get their turn
+    LOOK_ONCE = 65536               # messages examined before others are served
     LOOK_STEP = 1024
     LOOKS_PER_MATCH = 32            # a match justifies examining this many messages
     PATIENCE = 2048                 # messages examined without a match before merging begins

@@ -5,7 +5,7 @@ from penstock.kernels.log.records cimport Record
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport ServiceSink
-from penstock.kernels.wire.sinks cimport Message
+from penstock.kernels.wire.sinks cimport DirtyList, Message, RoutingGuard
 
 
 # A parsed request for one message.
@@ -32,6 +32,11 @@ cdef class DirectGets(ServiceSink):
     cdef bytes not_found
     cdef Answers answers
     cdef bint answering         # to detect a reply subject that leads back to this sink
+    cdef DirtyList dirty_streams, dirty_consumers
+    cdef RoutingGuard routing
+    cdef object commit, deferrals, pending
+    # Whether every earlier publish is applied, or can be now.
+    cdef bint may_answer(self) except -1
     cdef int try_answer(self, const char* p, size_t n, const Message* m) except -1
     cdef int answer(self, const char* p, size_t n, const Message* m) except -1
 

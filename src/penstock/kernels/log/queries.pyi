@@ -6,10 +6,17 @@ from typing import Any, Protocol
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink
-from penstock.kernels.wire.sinks import Sink
+from penstock.kernels.wire.sinks import DirtyList, Sink
 
 class Streams(Protocol):
-    """The owner of the streams."""
+    """The owner of the streams. The lists and flags below say whether earlier publishes wait: while none
+    does, a direct get needs no call of may_answer(), which would take a tenth of its time."""
+
+    dirty_streams: DirtyList
+    dirty_consumers: DirtyList
+    commit: Any  # `in_flight`: syncs that requests wait for
+    deferrals: Any  # `ready`: streams to apply
+    pending: Any  # `routing`: a RoutingGuard; `deferred`: work for the next tick
 
     @property
     def streams(self) -> Mapping[str, Any]:

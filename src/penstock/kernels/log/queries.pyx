@@ -16,7 +16,7 @@ SubjectCounts: a snapshot of the subjects that a filter matches, with their coun
 
 A stream has millions of subjects, and a response that lists some in order has to sort all matches: a tenth of
 a second for 300,000. So the list is copied first (10 ms for as many), and sorted in slices in later
-turns of the event loop, while the log may change.
+iterations of the event loop, while the log may change.
 
 Theory of operation. A bottom-up merge sort: runs of RUN subjects are sorted one by one, then pairs of
 runs are merged into runs of twice the length, until one is left. A merge can stop and continue anywhere.
@@ -231,6 +231,12 @@ cdef class DirectGets(ServiceSink):
         self.index = index
         self.not_found = not_found
         self.answers = Answers()
+        self.dirty_streams = engine.dirty_streams
+        self.dirty_consumers = engine.dirty_consumers
+        self.commit = engine.commit
+        self.deferrals = engine.deferrals
+        self.pending = engine.pending
+        self.routing = engine.pending.routing
 
     cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         cdef size_t prefix = <size_t>PyBytes_GET_SIZE(sub.subject) - 1      # "$JS.API.>"
@@ -253,6 +259,15 @@ cdef class DirectGets(ServiceSink):
             note("direct get", error)
             return 0
 
+    cdef bint may_answer(self) except -1:
+        if (
+            len(self.dirty_streams.items) == 0 and len(self.dirty_consumers.items) == 0
+            and not self.routing.is_active and not self.commit.in_flight
+            and not self.pending.deferred and not self.deferrals.ready
+        ):
+            return True
+        return self.engine.may_answer()
+
     cdef int answer(self, const char* p, size_t n, const Message* m) except -1:
         """Answers a request to `<stream>` or `<stream>.<subject>`: 1, or 0 when it is left to the callback."""
         cdef const char* end = p + n
@@ -273,7 +288,7 @@ cdef class DirectGets(ServiceSink):
             return 0
         if ask.subject != NULL and ask.last and has_wildcard(ask.subject, ask.subject_len):
             return 0
-        if not self.engine.may_answer():
+        if not self.may_answer():
             return 0
         stream = self.engine.streams.get(PyUnicode_DecodeUTF8(p, <Py_ssize_t>name_len, b"surrogateescape"))
         if stream is None or not stream.config.allow_direct:

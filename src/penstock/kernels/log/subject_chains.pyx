@@ -31,6 +31,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
+from penstock.kernels.base.id_table cimport id_first
 from penstock.kernels.base.memory cimport array_zeroed
 from penstock.kernels.log.log_core cimport LogCore
 from penstock.kernels.log.message_block cimport ENTRY_DEAD, NEXT_FAR, Entry, MessageBlock, SubjectRow
@@ -285,7 +286,8 @@ cdef int merge_rows(LogCore log, MessageBlock block) except -1:
                 raise ValueError(f"the index of block {block.number} contradicts itself")
             rows[n].text = p
             rows[n].hash = state.hash_of(p, row.text_len)
-            fetch_to_write(&state.table[rows[n].hash & state.table_mask])
+            if state.table.cells.cells != NULL:
+                fetch_to_write(&state.table.cells.cells[rows[n].hash & state.table.cells.mask])
             p += row.text_len
             left -= row.text_len
             n += 1
@@ -303,8 +305,10 @@ cdef void prefetch_rows(LogCore log, SubjectState state, Row* rows, size_t n) no
     of the same hash, the search continues without prefetching."""
     cdef size_t i
     cdef const Subject* s
+    cdef const uint32_t* cell
     for i in range(n):
-        rows[i].slot = state.table[rows[i].hash & state.table_mask]
+        cell = id_first(&state.table.cells, rows[i].hash)
+        rows[i].slot = cell[0] if cell != NULL else 0
         if rows[i].slot:
             fetch_to_write(&state.items[rows[i].slot - 1])
     for i in range(n):

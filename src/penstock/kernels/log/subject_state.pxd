@@ -1,6 +1,7 @@
 """Per-subject state of a log, and the followers notified of its messages."""
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
+from penstock.kernels.base.id_table cimport IdCells, IdTable
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 from penstock.kernels.wire.sinks cimport Sink, SinkSubscription
 
@@ -32,16 +33,15 @@ cdef class SubjectState:
     cdef size_t used, capacity          # slots handed out once, slots there are
     cdef uint32_t* free_ids
     cdef size_t free_count, free_capacity
-    cdef uint32_t* table                # id + 1 by hash, open addressing
-    cdef size_t table_mask
+    cdef IdTable table                  # ids by hash
     cdef char* arena
     cdef size_t arena_size, arena_capacity, arena_garbage
     cdef Node* nodes
     cdef size_t node_count, node_capacity
-    cdef uint32_t* edges                # node by hash of (parent, token), open addressing
-    cdef size_t edge_mask
+    cdef IdTable edges                  # nodes by hash of (parent, token)
     cdef size_t indexed                 # slots below this one are in the trie
     cdef uint64_t seed
+    cdef uint32_t recent                # slot of the subject that intern() found or made last
     # Ids found by match(), valid until the next call.
     cdef uint32_t* matched
     cdef size_t matched_capacity
@@ -63,11 +63,10 @@ cdef class SubjectState:
     cdef void clear_marks(self) noexcept
 
     cdef Subject* _find(self, const char* s, size_t n, uint32_t h) noexcept
+    cdef Subject* _find_in(self, const IdCells* cells, const char* s, size_t n, uint32_t h) noexcept
     cdef void _release(self) noexcept
     cdef int _reset(self) except -1
     cdef int _start_trie(self) except -1
-    cdef int _grow_table(self) except -1
-    cdef void _insert_slot(self, uint32_t sid) noexcept
     cdef uint32_t _put_text(self, const char* s, size_t n) except? 0xFFFFFFFF
     cdef int _index(self, uint32_t sid) except -1
     cdef int _unfold(self, uint32_t node) except -1
@@ -76,9 +75,12 @@ cdef class SubjectState:
     cdef bint _folded_matches(self, uint32_t node, const char* f, size_t n) noexcept
     cdef size_t _depth(self, uint32_t node) noexcept
     cdef int _catch_up(self) except -1
+    cdef uint32_t _edge_hash(self, uint32_t parent, const char* token, size_t n) noexcept
     cdef uint32_t _find_edge(self, uint32_t parent, const char* token, size_t n) noexcept
+    cdef uint32_t _find_edge_in(
+        self, const IdCells* cells, uint32_t h, uint32_t parent, const char* token, size_t n
+    ) noexcept
     cdef uint32_t _add_node(self, uint32_t parent, uint32_t token, size_t n) except 0
-    cdef int _grow_edges(self) except -1
     cdef int _rebuild(self) except -1
     cdef int _push(self, size_t depth, uint32_t node, uint32_t position) except -1
     cdef int _emit(self, size_t at, uint32_t sid) except -1

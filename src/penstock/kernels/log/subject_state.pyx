@@ -17,8 +17,8 @@ Invariants: every slot below `indexed` with count > 0 is in the trie; Node.live 
 subjects at or below the node; a folded node has one subject and no children. A subject costs 40 bytes, about
 8 of table and, in the trie, about 28 for a node of its own and 8 of edges, beside its text; arrays that
 double have up to twice the room.
-The tables of subjects and edges don't use base/hash_table: their cells are 4 bytes, a quarter, and
-a stream with millions of subjects has millions of them; and merging a block's index prefetches many cells.
+The tables of subjects and edges are those of base/id_table, since a stream may have millions of subjects; merging a
+block's index prefetches many cells.
 Rejected: a dict of Python objects (300 bytes per subject and a scan for every wildcard); removing trie
 nodes one by one (`live` lets walks skip dead ones, and a rebuild drops them when they are half of all).
 
@@ -39,7 +39,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from penstock.kernels.base.memory cimport array_grow, array_zeroed
+from penstock.kernels.base.id_table cimport IdCells, id_bytes, id_drop, id_first, id_free, id_next, id_put
+from penstock.kernels.base.memory cimport array_grow
 from penstock.kernels.log.records cimport xxh64
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
@@ -49,7 +50,6 @@ from penstock.kernels.wire.sinks cimport Sink, SinkSubscription
 # --- subject state
 
 cdef enum:
-    TABLE_MIN = 16
     REBUILD_MIN = 4096              # nodes or garbage bytes below which a rebuild isn't worth it
     SLICE = 16384                   # subjects added to the trie at once
     MOST = 8                        # a filter that matches more than 1/MOST of the subjects is compared with each
@@ -60,6 +60,32 @@ cdef inline size_t token_end(const char* s, size_t start, size_t n) noexcept nog
     """End of the token that begins at start."""
     cdef const char* dot = <const char*>memchr(s + start, c'.', n - start) if start < n else NULL
     return n if dot == NULL else <size_t>(dot - s)
+
+
+cdef inline Subject* recent_subject(SubjectState state, const char* s, size_t n) noexcept:
+    """The last subject of intern(), if it is this one and has messages; else NULL.
+
+    Messages of one subject often come together, and then leave together: that saves the hash and the look into the
+    table, a twentieth of storing a message.
+    """
+    cdef Subject* item
+    if state.recent >= state.used:
+        return NULL
+    item = &state.items[state.recent]
+    # Subjects of one stream often begin alike, so their last bytes differ first.
+    if item.count == 0 or item.text_len != n or state.arena[item.text + n - 1] != s[n - 1]:
+        return NULL
+    return item if memcmp(state.arena + item.text, s, n) == 0 else NULL
+
+
+cdef uint32_t subject_hash(void* owner, uint32_t sid) noexcept:
+    return (<SubjectState>owner).items[sid].hash
+
+
+cdef uint32_t edge_hash(void* owner, uint32_t node) noexcept:
+    cdef SubjectState state = <SubjectState>owner
+    cdef const Node* found = &state.nodes[node]
+    return state._edge_hash(found.parent, state.arena + found.token, found.token_len)
 
 
 cdef class SubjectState:
@@ -74,14 +100,14 @@ cdef class SubjectState:
     cdef void _release(self) noexcept:
         free(self.items)
         free(self.free_ids)
-        free(self.table)
+        id_free(&self.table)
         free(self.arena)
         free(self.nodes)
-        free(self.edges)
+        id_free(&self.edges)
         free(self.matched)
         free(self.stack)
         self.items = NULL
-        self.free_ids = self.table = self.edges = self.matched = NULL
+        self.free_ids = self.matched = NULL
         self.arena = NULL
         self.nodes = NULL
         self.stack = NULL
@@ -91,10 +117,6 @@ cdef class SubjectState:
         self.arena_size = self.arena_capacity = self.arena_garbage = 0
         self.node_count = self.node_capacity = self.indexed = 0
         self.matched_capacity = self.stack_capacity = 0
-        self.table_mask = TABLE_MIN - 1
-        self.edge_mask = TABLE_MIN - 1
-        self.table = <uint32_t*>array_zeroed(TABLE_MIN, sizeof(uint32_t), b"cells of a subject table")
-        self.edges = <uint32_t*>array_zeroed(TABLE_MIN, sizeof(uint32_t), b"cells of a subject table")
         return self._start_trie()
 
     cdef int _start_trie(self) except -1:
@@ -118,22 +140,31 @@ cdef class SubjectState:
         return <uint32_t>xxh64(s, n, self.seed)
 
     cdef Subject* find(self, const char* s, size_t n) noexcept:
-        return self._find(s, n, self.hash_of(s, n))
+        cdef Subject* item = recent_subject(self, s, n)
+        return item if item != NULL else self._find(s, n, self.hash_of(s, n))
 
     cdef Subject* _find(self, const char* s, size_t n, uint32_t h) noexcept:
-        cdef size_t at = h & self.table_mask
-        cdef uint32_t slot = self.table[at]
+        cdef Subject* item = self._find_in(&self.table.cells, s, n, h)
+        if item == NULL and self.table.old.cells != NULL:
+            item = self._find_in(&self.table.old, s, n, h)
+        return item
+
+    cdef Subject* _find_in(self, const IdCells* cells, const char* s, size_t n, uint32_t h) noexcept:
+        cdef const uint32_t* cell = id_first(cells, h)
         cdef Subject* item
-        while slot:
-            item = &self.items[slot - 1]
+        while cell != NULL:
+            item = &self.items[cell[0] - 1]
             if item.hash == h and item.text_len == n and memcmp(self.arena + item.text, s, n) == 0:
                 return item
-            at = (at + 1) & self.table_mask
-            slot = self.table[at]
+            cell = id_next(cells, cell)
         return NULL
 
     cdef Subject* intern(self, const char* s, size_t n) except NULL:
-        return self.intern_hashed(s, n, self.hash_of(s, n))
+        cdef Subject* item = recent_subject(self, s, n)
+        if item == NULL:
+            item = self.intern_hashed(s, n, self.hash_of(s, n))
+            self.recent = <uint32_t>(item - self.items)
+        return item
 
     cdef Subject* intern_hashed(self, const char* s, size_t n, uint32_t h) except NULL:
         cdef Subject* item = self._find(s, n, h)
@@ -142,8 +173,6 @@ cdef class SubjectState:
             return item
         if n == 0 or n > 0xFFFF:
             raise ValueError(f"a subject has 1 to 65535 bytes, not {n}")
-        if (self.count + 1) * 4 > (self.table_mask + 1) * 3:
-            self._grow_table()
         text = self._put_text(s, n)
         if self.free_count:
             self.free_count -= 1
@@ -162,31 +191,11 @@ cdef class SubjectState:
         item.text = text
         item.text_len = <uint16_t>n
         item.hash = h
-        self._insert_slot(sid)
+        id_put(&self.table, sid, h, subject_hash, <void*>self)
         self.count += 1
         if sid < self.indexed:
             self._index(sid)
         return item
-
-    cdef void _insert_slot(self, uint32_t sid) noexcept:
-        cdef size_t at = self.items[sid].hash & self.table_mask
-        while self.table[at]:
-            at = (at + 1) & self.table_mask
-        self.table[at] = sid + 1
-
-    cdef int _grow_table(self) except -1:
-        cdef size_t size = (self.table_mask + 1) * 2
-        cdef uint32_t* old = self.table
-        cdef size_t old_size = self.table_mask + 1
-        cdef size_t i
-        cdef uint32_t* table = <uint32_t*>array_zeroed(size, sizeof(uint32_t), b"cells of a subject table")
-        self.table = table
-        self.table_mask = size - 1
-        for i in range(old_size):
-            if old[i]:
-                self._insert_slot(old[i] - 1)
-        free(old)
-        return 0
 
     cdef uint32_t _put_text(self, const char* s, size_t n) except? 0xFFFFFFFF:
         cdef size_t at = self.arena_size
@@ -199,24 +208,12 @@ cdef class SubjectState:
 
     cdef int drop(self, Subject* subject) except -1:
         cdef uint32_t sid = <uint32_t>(subject - self.items)
-        cdef size_t hole = subject.hash & self.table_mask
-        cdef size_t at, home
         cdef uint32_t node = subject.node
         assert self.count > 0 and sid < self.used
         self.free_ids = <uint32_t*>array_grow(
             self.free_ids, &self.free_capacity, self.free_count + 1, 4, 16, b"subjects"
         )
-        while self.table[hole] != sid + 1:
-            hole = (hole + 1) & self.table_mask
-        # Closes the gap: a later entry moves in when its home is not between the gap and the entry.
-        at = (hole + 1) & self.table_mask
-        while self.table[at]:
-            home = self.items[self.table[at] - 1].hash & self.table_mask
-            if ((at - home) & self.table_mask) >= ((at - hole) & self.table_mask):
-                self.table[hole] = self.table[at]
-                hole = at
-            at = (at + 1) & self.table_mask
-        self.table[hole] = 0
+        id_drop(&self.table, sid, subject.hash, subject_hash, <void*>self)
         if node:
             self.nodes[node].subject = 0
             self.nodes[node].folded = 0
@@ -258,32 +255,39 @@ cdef class SubjectState:
         self.arena_size = size
         self.arena_capacity = live_bytes if live_bytes > 256 else 256
         self.arena_garbage = 0
-        memset(self.edges, 0, (self.edge_mask + 1) * sizeof(uint32_t))
+        id_free(&self.edges)
         self.indexed = 0
         return self._start_trie()
 
     # ------------------------------------------------------------------ the trie
 
+    cdef uint32_t _edge_hash(self, uint32_t parent, const char* token, size_t n) noexcept:
+        return <uint32_t>xxh64(token, n, self.seed + parent)
+
     cdef uint32_t _find_edge(self, uint32_t parent, const char* token, size_t n) noexcept:
-        cdef size_t at = xxh64(token, n, self.seed + parent) & self.edge_mask
-        cdef uint32_t node = self.edges[at]
-        cdef Node* found
-        while node:
-            found = &self.nodes[node]
+        cdef uint32_t h = self._edge_hash(parent, token, n)
+        cdef uint32_t node = self._find_edge_in(&self.edges.cells, h, parent, token, n)
+        if node == 0 and self.edges.old.cells != NULL:
+            node = self._find_edge_in(&self.edges.old, h, parent, token, n)
+        return node
+
+    cdef uint32_t _find_edge_in(
+        self, const IdCells* cells, uint32_t h, uint32_t parent, const char* token, size_t n
+    ) noexcept:
+        cdef const uint32_t* cell = id_first(cells, h)
+        cdef const Node* found
+        while cell != NULL:
+            found = &self.nodes[cell[0] - 1]
             if found.parent == parent and found.token_len == n and memcmp(self.arena + found.token, token, n) == 0:
-                return node
-            at = (at + 1) & self.edge_mask
-            node = self.edges[at]
+                return cell[0] - 1
+            cell = id_next(cells, cell)
         return 0
 
     cdef uint32_t _add_node(self, uint32_t parent, uint32_t token, size_t n) except 0:
         cdef uint32_t node = <uint32_t>self.node_count
-        cdef size_t at
         cdef Node* made
         if self.node_count >= NO_ID - 1:
             raise MemoryError("a stream's subjects have at most 2**32 - 2 tokens")
-        if (self.node_count + 1) * 4 > (self.edge_mask + 1) * 3:
-            self._grow_edges()
         self.nodes = <Node*>array_grow(
             self.nodes, &self.node_capacity, self.node_count + 1, sizeof(Node), 16, b"nodes of subjects"
         )
@@ -295,27 +299,8 @@ cdef class SubjectState:
         made.token_len = <uint16_t>n
         self.nodes[parent].child = node
         self.node_count += 1
-        at = xxh64(self.arena + token, n, self.seed + parent) & self.edge_mask
-        while self.edges[at]:
-            at = (at + 1) & self.edge_mask
-        self.edges[at] = node
+        id_put(&self.edges, node, self._edge_hash(parent, self.arena + token, n), edge_hash, <void*>self)
         return node
-
-    cdef int _grow_edges(self) except -1:
-        cdef size_t size = (self.edge_mask + 1) * 2
-        cdef uint32_t* edges = <uint32_t*>array_zeroed(size, sizeof(uint32_t), b"cells of a subject table")
-        cdef size_t i, at
-        cdef Node* node
-        free(self.edges)
-        self.edges = edges
-        self.edge_mask = size - 1
-        for i in range(1, self.node_count):
-            node = &self.nodes[i]
-            at = xxh64(self.arena + node.token, node.token_len, self.seed + node.parent) & self.edge_mask
-            while edges[at]:
-                at = (at + 1) & self.edge_mask
-            edges[at] = <uint32_t>i
-        return 0
 
     cdef int _index(self, uint32_t sid) except -1:
         cdef Subject* item = &self.items[sid]
@@ -500,8 +485,8 @@ cdef class SubjectState:
     def memory(self):
         """Allocated bytes, for tests and measurements."""
         return (
-            self.capacity * sizeof(Subject) + self.free_capacity * 4 + (self.table_mask + 1) * 4
-            + self.arena_capacity + self.node_capacity * sizeof(Node) + (self.edge_mask + 1) * 4
+            self.capacity * sizeof(Subject) + self.free_capacity * 4 + id_bytes(&self.table)
+            + self.arena_capacity + self.node_capacity * sizeof(Node) + id_bytes(&self.edges)
             + self.matched_capacity * 4 + self.stack_capacity * 8
         )
 

@@ -27,7 +27,7 @@ from libc.string cimport memcmp
 
 from penstock.kernels.base.memory cimport array_new
 from penstock.kernels.wire.output cimport OutBuffer
-from penstock.kernels.wire.dispatch cimport ClientSink, SubjectMapper
+from penstock.kernels.wire.dispatch cimport ClientSink, SubjectMapper, Views, route_remote
 from penstock.kernels.ingest.batches cimport FastSubject, parse_subject
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard, token_end
 from penstock.kernels.wire.sinks cimport SUBSCRIPTION_CLOSED, Message, Sink, SinkSubscription, is_closed
@@ -137,10 +137,11 @@ cdef int route_imported(
     """
     cdef MatchResult result = index.lookup(inner.subject, inner.subject_len)
     cdef list plain = result.plain
-    cdef list groups = result.groups
+    cdef list groups = result.groups if result.remote is None else result.remote.local_groups
     cdef list group
     cdef Py_ssize_t i
     cdef size_t n, first, k
+    cdef Views views
     cdef int taken = 0
     for i in range(len(plain)):
         taken += hand_over(<SinkSubscription>plain[i], shown, inner, origin)
@@ -152,6 +153,10 @@ cdef int route_imported(
             if hand_over(<SinkSubscription>group[(first + k) % n], shown, inner, origin):
                 taken += 1
                 break
+    if result.remote is not None:
+        views.near = views.far = inner
+        views.shown = shown
+        taken += route_remote(index, result.remote, &views, origin)
     return taken
 
 
@@ -204,6 +209,7 @@ cdef class ServiceImportSink(Sink):
         self.measure = measure
         self.allow_trace = allow_trace
         self.body = OutBuffer()
+        self.for_clients = True
 
     cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
         try:
@@ -323,7 +329,7 @@ cdef class ReplySink(Sink):
 
     cdef bint has_interest(self) except -1:
         cdef MatchResult result = self.index.lookup(PyBytes_AS_STRING(self.to), <size_t>PyBytes_GET_SIZE(self.to))
-        return len(result.plain) != 0 or len(result.groups) != 0
+        return len(result.plain) != 0 or len(result.groups) != 0 or result.remote is not None
 
     cdef SinkSubscription beyond(self, SinkSubscription sub):
         cdef MatchResult result = self.index.lookup(PyBytes_AS_STRING(self.to), <size_t>PyBytes_GET_SIZE(self.to))
@@ -521,7 +527,7 @@ cdef class ReplyTable(AwaitedReplies):
         """Closes the requests with this reply subject, unless another subscription still matches it."""
         cdef MatchResult result = self.index.lookup(PyBytes_AS_STRING(to), <size_t>PyBytes_GET_SIZE(to))
         cdef ReplySink sink
-        if result.plain or result.groups:
+        if result.plain or result.groups or result.remote is not None:
             return 0
         known = self.asked.get(to)
         for sink in list(known) if isinstance(known, dict) else [known]:

@@ -1,14 +1,30 @@
 """The subscription index: literal and wildcard filters, queue groups, match cache."""
-from libc.stdint cimport uint64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.routing.literals cimport LiteralTable, Lookup
 from penstock.kernels.routing.recent_match cimport Recent
-from penstock.kernels.wire.sinks cimport SubscriptionEntry, Message, Sink, SinkSubscription
+from penstock.kernels.wire.sinks cimport (
+    Message, RemoteSubscription, Sink, SinkSubscription, SubscriptionEntry,
+)
 from penstock.kernels.routing.filter_trie cimport Node
 
 # The receivers of a subject: immutable once built, safe to keep while subscriptions change.
 cdef class MatchResult:
     cdef readonly list plain        # [Subscription] without queue group
     cdef readonly list groups       # [[Subscription, ...], ...] one list a queue group, never empty lists
+    cdef RemoteReceivers remote     # None: no other server is interested. `plain` and `groups` have none of them
+
+# A queue group with members on other servers.
+cdef class SharedGroup:
+    cdef bytes queue
+    cdef list local                 # [Subscription]; may be empty
+    cdef list remote                # [RemoteSubscription]
+
+# The other servers that a subject concerns.
+cdef class RemoteReceivers:
+    cdef list targets               # [PeerSink] all of them, each once; first those with a plain subscription
+    cdef Py_ssize_t plain_count     # how many of them have one
+    cdef list local_groups          # those of MatchResult.groups without remote members
+    cdef list shared                # [SharedGroup]
 
 # The subscriptions of one filter, and their MatchResult.
 cdef class FilterState:
@@ -39,11 +55,19 @@ cdef class AwaitedReplies:
     # A subscription to this filter has left the index: it may have been a requester's.
     cdef int unsubscribed(self, const char* f, size_t n) except -1
 
+# Called at every change of the subscriptions; the base class does nothing.
+cdef class Announcer:
+    cdef int inserted(self, SinkSubscription sub) except -1
+    cdef int removed(self, SinkSubscription sub) except -1
+    # The weight of the subscription, which is in the index, has changed by delta.
+    cdef int reweighed(self, RemoteSubscription sub, int64_t delta) except -1
+
 cdef bint is_awaited(const char* subject, size_t n) noexcept nogil
 
 cdef class SubscriptionIndex:
     cdef public AwaitedReplies replies      # None, or receivers in addition to the subscriptions
-    cdef public object watcher              # None, or has inserted(sub) and removed(sub)
+    cdef public object watcher              # None, or has inserted(sub) and removed(sub), for those of this server
+    cdef public Announcer announcer         # None, or announces the subscriptions to other servers
     cdef readonly uint64_t generation       # grows at every insert and remove
     cdef readonly size_t count
     cdef readonly uint64_t num_lookups      # since creation

@@ -10,11 +10,19 @@ class MatchResult:
 
     @property
     def plain(self) -> list[SinkSubscription]:
-        """Subscriptions without a queue group: each gets the message."""
+        """Subscriptions of this server without a queue group: each gets the message."""
 
     @property
     def groups(self) -> list[list[SinkSubscription]]:
-        """One list a queue group, never empty: one member of each gets the message."""
+        """One list a queue group, never empty: one member of each gets the message. Members on other servers
+        are not listed."""
+
+    @property
+    def elsewhere(self) -> list[bytes]:
+        """The queue groups in which other servers are interested, b"" for interest outside of groups."""
+
+class Announcer:
+    """Announces the subscriptions of this server to others; see `route_links.LocalInterest`."""
 
 class AwaitedReplies:
     """Receivers of the replies to open requests; see `account_imports.ReplyTable`."""
@@ -28,12 +36,14 @@ class SubscriptionIndex:
 
     random_state -- seeds the choice of queue group members (64 bits; 0 = the default).
     replies -- None, or the receivers of replies to open requests, in addition to the subscriptions.
-    watcher -- None, or notified of each inserted and removed subscription.
+    watcher -- None, or notified of each inserted and removed subscription of this server.
+    announcer -- None, or announces the subscriptions of this server to others.
     """
 
     random_state: int
     replies: AwaitedReplies | None
     watcher: IndexWatcher | None
+    announcer: Announcer | None
     @property
     def on_insert(self) -> Callable[[SinkSubscription], object] | None: ...
     @property

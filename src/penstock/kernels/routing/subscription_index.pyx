@@ -20,7 +20,7 @@ against 60); a generation number that makes every change flush the cache (each c
 own inbox); one cache a connection (fan-in would multiply memory for nothing gained).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -33,7 +33,9 @@ from penstock.kernels.routing.literals cimport (
     literals_seek, mix,
 )
 from penstock.kernels.routing.recent_match cimport differs_in_last_token, is_recent, keep_recent
-from penstock.kernels.wire.sinks cimport SubscriptionEntry, SinkSubscription, entry_free, entry_new
+from penstock.kernels.wire.sinks cimport (
+    PeerSink, RemoteSubscription, SubscriptionEntry, SinkSubscription, entry_free, entry_new, is_remote,
+)
 from penstock.kernels.routing.filter_trie cimport (
     MatchSet, Node, match_set_add, match_set_free, match_set_init, trie_free, trie_new, trie_node, trie_prune,
     trie_walk,
@@ -56,6 +58,13 @@ cdef class MatchResult:
     Both are immutable snapshots; do not modify them.
     """
 
+    @property
+    def elsewhere(self):
+        if self.remote is None:
+            return []
+        queues = [(<SharedGroup>group).queue for group in self.remote.shared]
+        return [b"", *queues] if self.remote.plain_count else queues
+
     def __repr__(self):
         return f"MatchResult(plain={self.plain!r}, groups={self.groups!r})"
 
@@ -73,13 +82,63 @@ cdef MatchResult NO_RECEIVERS = new_result([], [])
 cdef MatchResult result_of_members(list members):
     cdef list plain = []
     cdef dict groups = {}
+    cdef list remote = None
     cdef SinkSubscription sub
+    cdef MatchResult result
     for sub in members:
-        if sub.queue:
+        if is_remote(sub):
+            if remote is None:
+                remote = []
+            remote.append(sub)
+        elif sub.queue:
             groups.setdefault(sub.queue, []).append(sub)
         else:
             plain.append(sub)
-    return new_result(plain, list(groups.values()))
+    result = new_result(plain, list(groups.values()))
+    if remote is not None:
+        result.remote = remote_receivers(remote, groups)
+    return result
+
+
+cdef RemoteReceivers remote_receivers(list remote, dict local_groups):
+    cdef RemoteReceivers made = RemoteReceivers.__new__(RemoteReceivers)
+    cdef dict targets = {}
+    cdef dict shared = {}
+    cdef SinkSubscription sub
+    cdef SharedGroup group
+    for sub in remote:
+        if not sub.queue:
+            targets[sub.sink] = None
+    made.plain_count = len(targets)
+    for sub in remote:
+        if not sub.queue:
+            continue
+        targets[sub.sink] = None
+        group = shared.get(sub.queue)
+        if group is None:
+            group = shared[sub.queue] = SharedGroup.__new__(SharedGroup)
+            group.queue = sub.queue
+            group.local = local_groups.get(sub.queue, [])
+            group.remote = []
+        group.remote.append(sub)
+    made.targets = list(targets)
+    made.local_groups = [local_groups[queue] for queue in local_groups if queue not in shared]
+    made.shared = list(shared.values())
+    return made
+
+
+cdef inline bint follows_imports(SinkSubscription sub):
+    """Do stream imports serve the subscription? Not those of other servers of the cluster, which have the same
+    imports."""
+    return not is_remote(sub) or (<PeerSink>sub.sink).follows_imports
+
+
+cdef class SharedGroup:
+    """A queue group with members on other servers, which routing weighs against those of this server."""
+
+
+cdef class RemoteReceivers:
+    """The other servers that a subject concerns. Immutable, like the MatchResult it belongs to."""
 
 
 cdef class FilterState:
@@ -122,6 +181,19 @@ cdef MatchResult merged(const SubscriptionEntry* single, MatchSet* found):
     for i in range(found.count):
         members.extend((<FilterState>found.states[i]).members)
     return result_of_members(members)
+
+
+cdef class Announcer:
+    """Base class of what announces subscriptions to other servers. The base class announces none."""
+
+    cdef int inserted(self, SinkSubscription sub) except -1:
+        return 0
+
+    cdef int removed(self, SinkSubscription sub) except -1:
+        return 0
+
+    cdef int reweighed(self, RemoteSubscription sub, int64_t delta) except -1:
+        return 0
 
 
 cdef bint is_awaited(const char* subject, size_t n) noexcept nogil:
@@ -218,11 +290,12 @@ cdef class SubscriptionIndex:
         cdef MatchResult both
         if awaited is None:
             return result
-        if not result.plain and not result.groups:
+        if not result.plain and not result.groups and result.remote is None:
             return awaited
         both = MatchResult.__new__(MatchResult)
         both.plain = result.plain + awaited.plain
         both.groups = result.groups
+        both.remote = result.remote
         return both
 
     cdef SubscriptionEntry* literal_of(self, const Lookup* lookup) noexcept:
@@ -454,7 +527,9 @@ cdef class SubscriptionIndex:
         self.invalidate(f, n, wildcard)
         if self.on_insert is not None:
             self.on_insert(sub)
-        if self.watcher is not None:
+        if self.announcer is not None:
+            self.announcer.inserted(sub)
+        if self.watcher is not None and follows_imports(sub):
             self.watcher.inserted(sub)
         return 0
 
@@ -483,7 +558,9 @@ cdef class SubscriptionIndex:
         self.invalidate(f, n, wildcard)
         if self.on_remove is not None:
             self.on_remove(sub)
-        if self.watcher is not None:
+        if self.announcer is not None:
+            self.announcer.removed(sub)
+        if self.watcher is not None and follows_imports(sub):
             self.watcher.removed(sub)
         if self.replies is not None:
             self.replies.unsubscribed(f, n)
@@ -511,7 +588,7 @@ cdef class SubscriptionIndex:
     def has_interest(self, bytes subject not None):
         """Does a message on this literal subject have a receiver?"""
         cdef MatchResult result = self.lookup(PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject))
-        return bool(result.plain) or bool(result.groups)
+        return bool(result.plain) or bool(result.groups) or result.remote is not None
 
     def subscriptions(self):
         """All subscriptions, in the order in which they were inserted."""

@@ -7,7 +7,9 @@ ends: there its value is replaced to disable further tracing.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from penstock.kernels.wire.dispatch cimport ClientSink, ServiceSink, answer_no_responders
+from penstock.kernels.wire.dispatch cimport (
+    ClientSink, ServiceSink, Views, answer_no_responders, route_remote,
+)
 from penstock.kernels.wire.ingress cimport Ingress
 from penstock.kernels.routing.account_imports cimport (
     ServiceImportSink, ReplySink, RouteHook, StreamImportSink, hand_over, local_name, route_imported,
@@ -76,9 +78,10 @@ cdef class TracedRoute(RouteHook):
     cdef int route_all(self, SubscriptionIndex index, const Message* m, Sink origin, bint imported) except -1:
         cdef MatchResult result = index.lookup(m.subject, m.subject_len)
         cdef list plain = list(result.plain)
-        cdef list groups = list(result.groups)
+        cdef list groups = list(result.groups if result.remote is None else result.remote.local_groups)
         cdef list group
         cdef size_t n, first, k
+        cdef Views views
         cdef int taken = 0
         for sub in plain:
             taken += self.hand_on(<SinkSubscription>sub, m, origin, imported)
@@ -90,6 +93,9 @@ cdef class TracedRoute(RouteHook):
                 if self.hand_on(<SinkSubscription>group[(first + k) % n], m, origin, imported):
                     taken += 1
                     break
+        if result.remote is not None and not self.only:
+            views.near = views.shown = views.far = m
+            taken += route_remote(index, result.remote, &views, origin)
         return taken
 
     cdef int hand_on(self, SinkSubscription sub, const Message* m, Sink origin, bint imported) except -1:

@@ -61,7 +61,9 @@ cdef class ColumnBuilder:
     cdef readonly bytes body
     cdef readonly tuple message         # (sid, subject, reply, header, payload)
     cpdef int feed(self, FrameParser parser) except -1
-    cdef int append(self, const Frame* f, const Position* p) except -1
+    cdef int append(
+        self, const Position* p, const char* header, size_t header_len, const char* payload, size_t payload_len
+    ) except -1
     cdef int append_headers(self, const char* p, size_t n) except -1
     cdef int hand_over(self, const Frame* f, int event) except -1
     cdef int start_batch(self) except -1

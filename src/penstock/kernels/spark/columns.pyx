@@ -374,7 +374,7 @@ cdef class ColumnBuilder:
                 if p.seq >= self.end_seq:
                     self.next_seq = self.end_seq
                     return EVENT_END
-                self.append(&f, &p)
+                self.append(&p, f.body, f.header_len, f.body + f.header_len, f.body_len - f.header_len)
                 self.next_seq = p.seq + 1
             elif op == OP_NEED_MORE:
                 return EVENT_NEED_MORE
@@ -385,10 +385,55 @@ cdef class ColumnBuilder:
                 self.body = text(f.body, f.body_len)
                 return EVENT_CONTROL
 
-    cdef int append(self, const Frame* f, const Position* p) except -1:
-        cdef size_t payload_len = f.body_len - f.header_len
-        if f.body_len >= BATCH_BYTES_MAX or p.subject_len >= BATCH_BYTES_MAX - f.body_len:
-            raise ValueError(f"message {p.seq} has {f.body_len} bytes; a column holds less than 2 GiB")
+    def extend(self, list messages, Py_ssize_t start=0, *, bint ordered=True):
+        """Appends messages that the client has received, from index `start` on; (Event, index of the next).
+
+        They are tuples (sid, subject, reply, header, payload) of bytes, of which header may be None, and the
+        reply is the ack subject of their delivery. `ordered`: as feed() does, stops with EVENT_GAP before a
+        message whose delivery is not the next one, and with EVENT_END at end_seq. EVENT_ERROR: this message's
+        reply is no ack subject. EVENT_NEED_MORE: all are used up.
+        """
+        cdef Position p
+        cdef Py_ssize_t at
+        cdef tuple message
+        cdef bytes subject, reply, header, payload
+        for at in range(start, len(messages)):
+            if self.rows >= self.rows_max or self.batch_bytes >= self.bytes_max:
+                return EVENT_FULL, at
+            message = messages[at]
+            if len(message) != 5:
+                raise ValueError(f"a message has 5 parts, not {len(message)}")
+            subject, reply, header, payload = message[1], message[2], message[3], message[4]
+            if reply is None or not parse_ack_subject(reply, len(reply), &p):
+                return EVENT_ERROR, at
+            if ordered:
+                if self.next_seq >= self.end_seq:
+                    return EVENT_END, at
+                if p.consumer_seq != self.consumer_seq + 1 or p.seq < self.next_seq:
+                    return EVENT_GAP, at
+                self.consumer_seq = p.consumer_seq
+                if p.seq >= self.end_seq:
+                    self.next_seq = self.end_seq
+                    return EVENT_END, at
+                self.next_seq = p.seq + 1
+            self.delivered += 1
+            self.pending = p.pending
+            p.subject = subject
+            p.subject_len = len(subject)
+            self.append(
+                &p, <const char*>header if header is not None else NULL, len(header) if header is not None else 0,
+                payload, len(payload),
+            )
+        if ordered and self.next_seq >= self.end_seq:
+            return EVENT_END, len(messages)
+        return EVENT_NEED_MORE, len(messages)
+
+    cdef int append(
+        self, const Position* p, const char* header, size_t header_len, const char* payload, size_t payload_len
+    ) except -1:
+        cdef size_t body_len = header_len + payload_len
+        if body_len >= BATCH_BYTES_MAX or p.subject_len >= BATCH_BYTES_MAX - body_len:
+            raise ValueError(f"message {p.seq} has {body_len} bytes; a column holds less than 2 GiB")
         if self.want_subject:
             put_bytes(&self.subject_data, p.subject, p.subject_len)
             put_i32(&self.subject_offsets, <int32_t>self.subject_data.size)
@@ -397,12 +442,12 @@ cdef class ColumnBuilder:
         if self.want_time:
             put_i64(&self.times, p.time_us)
         if self.want_data:
-            put_bytes(&self.data_data, f.body + f.header_len, payload_len)
+            put_bytes(&self.data_data, payload, payload_len)
             put_i32(&self.data_offsets, <int32_t>self.data_data.size)
         if self.want_headers:
-            self.append_headers(f.body, f.header_len)
+            self.append_headers(header, header_len)
         self.rows += 1
-        self.batch_bytes += p.subject_len + f.body_len
+        self.batch_bytes += p.subject_len + body_len
         return 0
 
     cdef int append_headers(self, const char* p, size_t n) except -1:

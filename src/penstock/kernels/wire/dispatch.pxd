@@ -1,9 +1,11 @@
 """The hot path of routing: from a message to every interested sink."""
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.routing.literals cimport Lookup
-from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
-from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
+from penstock.kernels.wire.sinks cimport DirtyList, Message, RemoteSubscription, Sink, SinkSubscription
+from penstock.kernels.routing.subscription_index cimport (
+    MatchResult, RemoteReceivers, SharedGroup, SubscriptionIndex,
+)
 
 # Enforces a receiver's permissions on deliveries. Most receivers have none, which costs one comparison.
 # may_receive(subject: bytes) -> bool, or None: all; called once for a subject.
@@ -41,7 +43,11 @@ cdef class ClientSink(Sink):
     cdef public DeliveryGuard guard     # None, or the permissions of this receiver
     cdef public int socket              # descriptor that `out` may be sent to directly; -1 = owner.flush() sends it
     cdef readonly uint64_t sent_bytes   # sent directly to the socket
+    # Monotonic time of the last message to or from the client, or of note_active(); ns, 0 = none yet.
+    cdef readonly uint64_t active_ns
+    cdef uint64_t noted_msgs            # out_msgs at the last flush
     cdef public Tracer tracer           # None, or receives the messages of this connection
+    cdef readonly uint8_t peer          # PeerKind of the other end
     # Cached client info for services in other accounts (account_imports.pyx), or None.
     cdef public bytes brief, detail
     cdef int mark_dirty(self) except -1
@@ -65,6 +71,8 @@ cdef class ServiceSink(Sink):
 cdef class SubjectMapper:
     cdef object decide
     cdef dict decided
+    cdef readonly bytes prefix
+    cdef bint concerns(self, const char* subject, size_t n) noexcept
     cpdef bytes map(self, bytes subject)
 
 # Notes that a message of `origin` called a service that may take long: the ingress then checks its time budget.
@@ -74,6 +82,21 @@ cdef void note_call(Sink origin) noexcept
 cdef int route(SubscriptionIndex index, const Message* m, Sink origin) except -1
 # The same with a lookup that may have been prefetched.
 cdef int route_looked_up(SubscriptionIndex index, Lookup* lookup, const Message* m, Sink origin) except -1
+# A message as its different receivers see it. A consumer's delivery is routed by its deliver subject, and clients see
+# the subject that it was stored with; other servers get that one behind the reply (route_links.pyx).
+cdef struct Views:
+    const Message* near         # for receivers within this server
+    const Message* shown        # for those with shows_stored
+    const Message* far          # for other servers
+# Delivers to the other servers, and to the queue groups that have members there.
+cdef int route_remote(SubscriptionIndex index, RemoteReceivers remote, const Views* views, Sink origin) except -1
+# Delivers to one member of a queue group, from index `first` on.
+cdef int route_to_member(list group, size_t first, const Views* views, Sink origin) except -1
+# Delivers to a member of this server, or returns the server of the chosen one; counts in `taken`. `source`: the
+# connection that the message comes from, `origin`: its publisher, for receivers.
+cdef RemoteSubscription choose_member(
+    SubscriptionIndex index, SharedGroup group, const Views* views, Sink origin, Sink source, int* taken
+)
 # Sends the no-responders status (503) to the requester's own subscription to the reply, if it has one.
 cdef int answer_no_responders(SubscriptionIndex index, ClientSink sink, const Message* m) except -1
 # Sends a header block without a message to the publisher's own subscription to the reply, if it has one.

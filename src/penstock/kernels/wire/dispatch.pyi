@@ -49,6 +49,7 @@ class ClientSink(Sink):
     socket -- descriptor of a socket that `out` may be sent to directly, -1 (the default) = owner.flush()
     sends it. When the socket doesn't accept all of it, owner.flush() is called for the rest.
     sent_bytes -- sent directly to the socket.
+    active_ns -- monotonic time of the last message to or from the client, or of note_active(); 0 = none yet.
     out_bytes, in_bytes -- header and payload, without the protocol around them.
     """
 
@@ -65,6 +66,8 @@ class ClientSink(Sink):
     socket: int
     @property
     def sent_bytes(self) -> int: ...
+    @property
+    def active_ns(self) -> int: ...
     @property
     def overflowed(self) -> bool: ...
     guard: DeliveryGuard | None
@@ -89,6 +92,9 @@ class ClientSink(Sink):
     def write(self, data: Buffer) -> None:
         """Appends protocol text (INFO, PONG, -ERR, ...) and marks the sink dirty."""
 
+    def note_active(self) -> None:
+        """Notes that the client did something other than to publish."""
+
     def when_drained(self, callback: Callable[[], object]) -> None:
         """Calls callback() once, when the receiver has taken all pending output."""
 
@@ -112,9 +118,11 @@ class SubjectMapper:
 
     decide -- callable(subject) -> (subject to route, cacheable). Called once for a subject whose mapping is
     cacheable, and for every message otherwise.
+    prefix -- what every subject begins with that decide() changes; publishes of others don't call it.
     """
 
-    def __init__(self, decide: Callable[[bytes], tuple[bytes, bool]]) -> None: ...
+    prefix: bytes
+    def __init__(self, decide: Callable[[bytes], tuple[bytes, bool]], prefix: bytes = b"") -> None: ...
     def map(self, subject: bytes) -> bytes:
         """The subject to route. Raises ValueError when decide() gives one with whitespace."""
 

@@ -14,15 +14,19 @@ messages).
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
-from libc.string cimport memmove
+from libc.string cimport memcmp, memmove
 
 from penstock.kernels.wire.output cimport OutBuffer, put_msg, put_msg_behind
 from penstock.kernels.routing.grammar cimport has_space
 from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.wire.sinks cimport (
-    SUBSCRIPTION_CLOSED, DirtyList, SubscriptionEntry, Message, Sink, SinkSubscription, entry_words, is_closed,
+    SUBSCRIPTION_CLOSED, DirtyList, PeerSink, RemoteSubscription, SubscriptionEntry, Message, Sink, SinkSubscription,
+    entry_words, is_closed,
 )
-from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
+from penstock.kernels.routing.subscription_index cimport (
+    MatchResult, RemoteReceivers, SharedGroup, SubscriptionIndex,
+)
+from penstock.kernels.wire.ticks cimport monotonic_ns
 
 from penstock.faults import note as note_fault
 
@@ -245,6 +249,10 @@ cdef class ClientSink(Sink):
                 except Exception as error:
                     note_fault("going on after a receiver was slow", error)
 
+    def note_active(self):
+        """Notes that the client did something other than to publish."""
+        self.active_ns = monotonic_ns()
+
     cdef bint send(self) except -1:
         """Sends `out` to the socket; True when all of it was sent.
 
@@ -270,8 +278,10 @@ cdef class ClientSink(Sink):
         return True
 
     cdef bint flush(self) except -1:
+        if self.send():                 # (which contains what its callbacks raise)
+            return False
         try:
-            return False if self.send() else self.owner.flush()
+            return self.owner.flush()
         except Exception as error:
             self.owner.fail(error)      # the buffered output would never be sent: end the connection
             return False
@@ -322,17 +332,19 @@ cdef void note_call(Sink origin) noexcept:
 
 # --- routing
 
-cdef int route_to_group(SubscriptionIndex index, list group, const Message* m, Sink origin) except -1:
+cdef int route_to_group(SubscriptionIndex index, list group, const Views* views, Sink origin) except -1:
     """Delivers to one member chosen at random, or else to the next one that accepts the message."""
+    return route_to_member(group, <size_t>(index.random() % <size_t>len(group)) if len(group) > 1 else 0, views, origin)
+
+
+cdef int route_to_member(list group, size_t first, const Views* views, Sink origin) except -1:
+    """Delivers to the member with index `first`, or else to the next one that accepts the message."""
     cdef size_t n = <size_t>len(group)
-    cdef size_t first = 0
     cdef size_t i
     cdef SinkSubscription sub
-    if n > 1:
-        first = <size_t>(index.random() % n)
     for i in range(n):
         sub = <SinkSubscription>group[(first + i) % n]
-        if not is_closed(sub) and sub.sink.deliver(sub, m, origin):
+        if not is_closed(sub) and sub.sink.deliver(sub, views.shown if sub.sink.shows_stored else views.near, origin):
             return 1
     return 0
 
@@ -349,18 +361,102 @@ cdef int route_looked_up(SubscriptionIndex index, Lookup* lookup, const Message*
     cdef MatchResult result = index.lookup_or_single(lookup, &single)
     cdef list plain, groups
     cdef SinkSubscription sub
+    cdef Views views
     cdef Py_ssize_t i
     cdef int taken = 0
     if single != NULL:
         return 0 if single.flags & SUBSCRIPTION_CLOSED else (<Sink>single.receiver).deliver_to(single, m, origin)
     plain = result.plain
-    groups = result.groups
+    groups = result.groups if result.remote is None else result.remote.local_groups
     for i in range(len(plain)):
         sub = <SinkSubscription>plain[i]
         if not is_closed(sub):
             taken += sub.sink.deliver(sub, m, origin)
+    views.near = views.shown = views.far = m
     for i in range(len(groups)):
-        taken += route_to_group(index, <list>groups[i], m, origin)
+        taken += route_to_group(index, <list>groups[i], &views, origin)
+    if result.remote is not None:
+        taken += route_remote(index, result.remote, &views, origin)
+    return taken
+
+
+cdef inline bint is_open_to(RemoteSubscription sub, bint for_leafs, Sink source) except -1:
+    return not is_closed(sub) and sub.for_leaf == for_leafs and (<PeerSink>sub.sink).takes_from(source, sub)
+
+
+cdef RemoteSubscription pick_remote(SubscriptionIndex index, list remote, bint for_leafs, Sink source):
+    cdef RemoteSubscription sub
+    cdef uint64_t total = 0
+    for sub in remote:
+        if is_open_to(sub, for_leafs, source):
+            total += sub.weight
+    return remote_member(remote, index.random() % total, for_leafs, source) if total else None
+
+
+cdef RemoteSubscription remote_member(list remote, uint64_t at, bint for_leafs, Sink source):
+    """The server whose members of the group include number `at`, counted in the order of the servers."""
+    cdef RemoteSubscription sub
+    cdef RemoteSubscription last = None
+    for sub in remote:
+        if not is_open_to(sub, for_leafs, source):
+            continue
+        if at < sub.weight:
+            return sub
+        at -= sub.weight
+        last = sub
+    return last
+
+
+cdef RemoteSubscription choose_member(
+    SubscriptionIndex index, SharedGroup group, const Views* views, Sink origin, Sink source, int* taken
+):
+    """See dispatch.pxd.
+
+    Every member of the group within the cluster is chosen equally often, wherever it is. A server counts with its
+    weight, and chooses among its members itself. Leaf nodes and hubs are another place, often a slow one: their
+    members get what no member of the cluster takes, as on the official server.
+    """
+    cdef uint64_t local = <uint64_t>len(group.local)
+    cdef uint64_t total = local
+    cdef uint64_t at
+    cdef RemoteSubscription sub
+    for sub in group.remote:
+        if is_open_to(sub, False, source):
+            total += sub.weight
+    if total:
+        at = index.random() % total
+        if at >= local:
+            return remote_member(group.remote, at - local, False, source)
+        if route_to_member(group.local, <size_t>at, views, origin):
+            taken[0] += 1
+            return None
+        sub = remote_member(group.remote, 0, False, source)
+        if sub is not None:
+            return sub
+    return pick_remote(index, group.remote, True, source)
+
+
+cdef int route_remote(SubscriptionIndex index, RemoteReceivers remote, const Views* views, Sink origin) except -1:
+    cdef list chosen = None
+    cdef RemoteSubscription sub
+    cdef PeerSink target
+    cdef Py_ssize_t i
+    cdef int taken = 0
+    for i in range(len(remote.shared)):
+        sub = choose_member(index, <SharedGroup>remote.shared[i], views, origin, origin, &taken)
+        if sub is not None:
+            if chosen is None:
+                chosen = []
+            chosen.append(sub)
+    # A local member may be a service that publishes itself, and uses the same sinks. So the groups are named only
+    # now, when nothing else is delivered before the message is sent.
+    if chosen is not None:
+        for sub in chosen:
+            (<PeerSink>sub.sink).choose(sub.queue)
+    for i in range(len(remote.targets)):
+        target = <PeerSink>remote.targets[i]
+        if target.takes_from(origin, None):
+            taken += target.send(views.far, origin, i < remote.plain_count)
     return taken
 
 
@@ -418,11 +514,19 @@ cdef class SubjectMapper:
     """Caches an account's subject mappings for the hot path.
 
     decide -- callable(subject: bytes) -> (subject to route: bytes, cacheable: bool).
+    prefix -- what every subject begins with that decide() changes. Publishes of other subjects are not looked up:
+    the mappings of a JetStream domain would else slow all publishes of a server down.
     """
 
-    def __cinit__(self, decide):
+    def __cinit__(self, decide, bytes prefix not None=b""):
         self.decide = decide
         self.decided = {}
+        self.prefix = prefix
+
+    cdef bint concerns(self, const char* subject, size_t n) noexcept:
+        """Can this subject change?"""
+        cdef size_t length = <size_t>PyBytes_GET_SIZE(self.prefix)
+        return n >= length and memcmp(subject, PyBytes_AS_STRING(self.prefix), length) == 0
 
     cpdef bytes map(self, bytes subject):
         """The subject to route. Raises ValueError when decide() gives one with whitespace."""

@@ -48,6 +48,8 @@ cdef class FrameParser:
     cdef Py_ssize_t exports     # live views handed out by get_buffer
     cdef size_t view_max        # most bytes of a view; 0: all of the free room
     cdef size_t offered         # bytes of the last view; after a read that fills it, more is waiting
+    cdef size_t read_room       # least room for a read
+    cdef size_t capacity_first
     cdef public size_t max_control_line
     cdef public size_t max_payload
     cdef public bint connect_only   # accept only CONNECT, until the peer is authenticated
@@ -57,14 +59,20 @@ cdef class FrameParser:
     # Rewinds to `start` as it was before next(): the frames parsed since then are parsed again.
     cdef void go_back(self, size_t start) noexcept
     cdef readonly int stopped_op        # the Op at which next_batch() stopped
+    cdef readonly uint64_t messages     # taken by next_batch()
+    cdef readonly uint64_t message_bytes    # of their headers and payloads
     cdef size_t line_scanned    # bytes from `start` already searched for the end of a control line
     cdef uint64_t epoch         # grows whenever pointers of frames become invalid
     cdef bytes last_subject     # of next_batch(): most messages repeat the one before
+    cpdef bytes take_rest(self)
     cdef int fail(self, Frame* f, ParseError error) noexcept
     cdef int next_in_line(self, Frame* f) noexcept
     cdef int parse_arguments(self, Frame* f, int op, const char* p, const char* end) noexcept
     cdef int take_body(self, Frame* f, const char* body, size_t header_len, size_t body_len) noexcept
     cdef int make_room(self, size_t room) except -1
+    # What get_buffer() does before it returns a view; then the room after `end` that a read may use.
+    cdef int make_room_to_read(self, Py_ssize_t size_hint) except -1
+    cdef size_t offer_room(self) noexcept
     cdef object view_of_room(self)
 
 # A frame as Python sees it; absent parts are None. For SUB, `reply` is the queue group.
@@ -74,3 +82,10 @@ cdef class PyFrame:
     cdef readonly uint64_t max_msgs
 
 cdef PyFrame to_python(const Frame* f)
+
+# For parsers of other grammars on the same buffer (route_frames.pyx).
+cdef struct Span:
+    const char* p
+    size_t n
+
+cdef bint parse_size(const Span* span, size_t* size) noexcept nogil

@@ -97,6 +97,16 @@ class FrameParser:
     def pending(self) -> int:
         """Bytes read and not yet consumed."""
 
+    @property
+    def messages(self) -> int:
+        """Number of messages that next_batch() took."""
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of the headers and payloads of these messages."""
+    def take_rest(self) -> bytes:
+        """Takes the bytes read and not yet consumed: they belong to another layer of the stream."""
+
     def set_limits(self, max_control_line: int, max_payload: int) -> None:
         """Changes the limits for frames that are not parsed yet."""
 

@@ -55,11 +55,6 @@ globals().update(Op.__members__)
 globals().update(ParseError.__members__)
 
 
-cdef struct Span:
-    const char* p
-    size_t n
-
-
 cdef inline bint is_blank(char c) noexcept nogil:
     return c == c' ' or c == c'\t'
 
@@ -102,7 +97,7 @@ cdef inline int split(const char* p, const char* end, Span* spans) noexcept nogi
         count += 1
 
 
-cdef inline bint parse_size(const Span* span, size_t* size) noexcept nogil:
+cdef bint parse_size(const Span* span, size_t* size) noexcept nogil:
     """Decimal digits only, at most nine: no sign, no overflow."""
     cdef size_t i
     cdef size_t v = 0
@@ -195,6 +190,10 @@ cdef inline int fast_verb(const char* p, const char* end, size_t* verb_len) noex
 cdef class FrameParser:
     """Bytes in, frames out. See the module docstring for how, FrameParser.next for the outcomes."""
 
+    def __cinit__(self):
+        self.read_room = READ_ROOM
+        self.capacity_first = CAPACITY_FIRST
+
     def __init__(self, size_t max_control_line=4096, size_t max_payload=0):
         self.max_control_line = max_control_line
         self.max_payload = max_payload
@@ -226,7 +225,7 @@ cdef class FrameParser:
         if self.exports == 0:
             if kept == 0:
                 self.start = self.end = 0
-                if self.capacity > CAPACITY_KEPT and room <= CAPACITY_FIRST:
+                if self.capacity > CAPACITY_KEPT and room <= self.capacity_first:
                     free(self.data)
                     self.data = NULL
                     self.capacity = 0
@@ -240,7 +239,7 @@ cdef class FrameParser:
             raise BufferError("the read buffer can't grow while a view of it exists or frames are in use")
         if room > (<size_t>-1) // 4 - kept:
             raise MemoryError(f"a read buffer can't take {room} more bytes")
-        capacity = self.capacity if self.capacity else CAPACITY_FIRST
+        capacity = self.capacity if self.capacity else self.capacity_first
         while capacity < kept + room:
             capacity *= 2
         data = <char*>malloc(capacity)
@@ -265,15 +264,27 @@ cdef class FrameParser:
         directly to the size that the peer announces. Invalidates earlier pointers and `control()` frames.
         Raises BufferError when the buffer would have to move while an earlier view exists.
         """
-        cdef size_t room = READ_ROOM
+        self.make_room_to_read(size_hint)
+        return self.view_of_room()
+
+    cdef int make_room_to_read(self, Py_ssize_t size_hint) except -1:
+        cdef size_t room = self.read_room
         cdef size_t kept = self.end - self.start
-        if size_hint > READ_ROOM:
+        # A parser with less room for reads (route_frames.pyx) ignores the hint: event loops ask for 64 KiB and more.
+        if size_hint > READ_ROOM and room >= READ_ROOM:
             room = <size_t>size_hint
         if self.need > kept and self.need - kept > room:
             # At most double what was received: the peer has to send bytes to make the buffer grow.
             room = min(self.need - kept, max(room, self.capacity))
         self.make_room(room)
-        return self.view_of_room()
+        return 0
+
+    cdef size_t offer_room(self) noexcept:
+        cdef size_t room = self.capacity - self.end
+        if self.view_max and room > self.view_max:
+            room = self.view_max
+        self.offered = room
+        return room
 
     def buffer_updated(self, Py_ssize_t n):
         """Notes that `n` bytes were read into the last view of get_buffer()."""
@@ -294,11 +305,8 @@ cdef class FrameParser:
             PyBuffer_Release(&view)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        cdef size_t room = self.capacity - self.end
-        if self.view_max and room > self.view_max:
-            room = self.view_max
+        cdef size_t room = self.offer_room()
         PyBuffer_FillInfo(view, self, self.data + self.end, <Py_ssize_t>room, 0, flags)
-        self.offered = room
         self.exports += 1
 
     def __releasebuffer__(self, Py_buffer* view):
@@ -309,6 +317,13 @@ cdef class FrameParser:
     def pending(self):
         """Bytes read and not yet consumed."""
         return self.end - self.start
+
+    cpdef bytes take_rest(self):
+        """Takes the bytes read and not yet consumed: they belong to another layer of the stream."""
+        cdef bytes rest = PyBytes_FromStringAndSize(self.data + self.start, <Py_ssize_t>(self.end - self.start))
+        self.start = self.end
+        self.line_scanned = self.need = 0
+        return rest
 
     # --- frames
 
@@ -502,6 +517,8 @@ cdef class FrameParser:
                 PyBytes_FromStringAndSize(f.body + f.header_len, <Py_ssize_t>(f.body_len - f.header_len)),
             ))
             count += 1
+            self.message_bytes += f.body_len
+        self.messages += <uint64_t>count
         self.stopped_op = op
         return batch
 

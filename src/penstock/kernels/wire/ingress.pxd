@@ -35,12 +35,15 @@ cdef class Ingress:
     # Runs the tick that a read may end, and has the time budget; None = no tick and no time limit.
     cdef public TickTrigger trigger
     cdef public bint is_direct          # reads come directly from the socket, and may end the tick
-    # None = no time limit, or callable(): a part is over, the rest waits; call go_on() in the next turn
+    cdef public int socket              # descriptor that go_on() may read; -1 = only the event loop reads
+    cdef readonly bint is_broken        # go_on() found that the socket has failed
+    # None = no time limit, or callable(): a part is over, the rest waits; call go_on() in the next iteration
     cdef public object on_wait
     cdef readonly bint waiting          # for go_on()
     cdef public bint held               # paused: input waits until go_on() is called with this cleared
     # State of the current part: its budget is used up; it has none; nothing has been done in it.
     cdef bint spent, unbounded, fresh
+    cdef bint is_plain                  # it has only routed publishes so far, to few receivers without Python code
     cdef bint filled                    # the last read filled its view
     cdef bint fills_parts               # its last part took at least half of a short budget
     cdef uint64_t used                  # ns that earlier reads of the current part took
@@ -53,11 +56,11 @@ cdef class Ingress:
     cdef int run(self) except -1
     cdef int take_ahead(self, PublishFrame* ahead, Lookup* lookups, int* op) except -1
     cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* lookups, int count) except -1
-    cdef int publish_some(self, const PublishFrame* ahead, Lookup* lookups, int i, int count) except -1
     cdef int fail(self, const Frame* f, object error) except -1
     cdef int work(self) except -1
     cdef int work_on(self, size_t n, bint full) except -1
     cdef bint yields(self) except -1
+    cdef int read_on(self) except -1
     cdef bint note_weight(self, LoopBudget budget, size_t n, uint64_t messages, bint full) except -1
     cdef int unlooked_max(self) noexcept
     cdef bint is_over(self) except -1

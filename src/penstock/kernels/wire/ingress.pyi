@@ -20,7 +20,9 @@ class Ingress:
     on_fed_slow -- called by received() when fed_slow is set.
     trigger -- runs the tick that a read may end, and has the time budget. None = no tick and no budget.
     is_direct -- reads come directly from the socket: only such reads end a tick.
-    on_wait -- callable(): the budget is used up, and the input waits for go_on() in a later turn of the
+    socket -- descriptor that go_on() may read; -1 (the default) = only the event loop reads.
+    is_broken -- such a read has failed.
+    on_wait -- callable(): the budget is used up, and the input waits for go_on() in a later iteration of the
     loop; None = no time limit. waiting -- input waits for go_on().
     held -- while True, input is not processed.
     on_traced -- callable(subject, reply, header, payload) -> number of receivers: routes publishes whose
@@ -41,11 +43,14 @@ class Ingress:
     on_fed_slow: Callable[[], object]
     trigger: TickTrigger | None
     is_direct: bool
+    socket: int
     on_wait: Callable[[], object] | None
     held: bool
     active: bool
     @property
     def waiting(self) -> bool: ...
+    @property
+    def is_broken(self) -> bool: ...
     @property
     def read_bytes(self) -> int: ...
     def __init__(

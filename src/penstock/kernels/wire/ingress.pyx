@@ -25,10 +25,26 @@ from penstock.kernels.wire.dispatch cimport (
 from penstock.kernels.wire.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
 from penstock.kernels.wire.sinks cimport Message
 from penstock.kernels.wire.ticks cimport (
-    HEAVY, LIGHT, READ_CROWDED, READ_CROWDED_SMALL, SHORT, SMALL_MESSAGE, LoopBudget, TickTrigger,
+    CROWD, HEAVY, LIGHT, READ_CROWDED, READ_CROWDED_SMALL, SHORT, SMALL_MESSAGE, LoopBudget, TickTrigger,
 )
 
 from penstock.faults import describe as describe_fault, note as note_fault
+
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    static long long receive_at_once(int fd, char* p, size_t n) { return -1; }
+    #else
+    #include <errno.h>
+    #include <sys/socket.h>
+    static long long receive_at_once(int fd, char* p, size_t n) {
+        long long got = recv(fd, p, n, MSG_DONTWAIT);
+        return got >= 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? got : -2;
+    }
+    #endif
+    """
+    # The number of bytes, 0 at the end of the stream, -1 = nothing to read now, -2 = an error.
+    long long receive_at_once(int fd, char* p, size_t n) noexcept nogil
 
 cdef enum:
     ALLOWED_MAX = 1024              # cached decisions of publish_check
@@ -36,6 +52,7 @@ cdef enum:
     TAKEN_MAX = 32                  # deliveries between two reads of the clock
     UNLOOKED_MAX = 128              # publishes between two reads of the clock in a long part: each costs half a publish
     LIGHT_BYTES = 16 << 10          # a larger read makes a connection heavy
+    FEW = 4                         # publishes of one read, of up to SMALL_MESSAGE bytes together
     DEST_LEN = 16
     PARENT_LEN = 12
 
@@ -88,6 +105,7 @@ cdef class Ingress:
         self.index = index
         self.parser = FrameParser() if parser is None else parser
         self.allowed = {}
+        self.socket = -1
 
     @property
     def fed_slow(self):
@@ -135,15 +153,18 @@ cdef class Ingress:
         later reads, wait for go_on(). While connections with little to do are active, all input of a connection
         that fills its parts waits, so that the others are read first.
         """
-        self.parser.buffer_updated(n)
+        cdef FrameParser parser = self.parser
+        if n < 0 or <size_t>n > parser.capacity - parser.end:
+            raise ValueError(f"received({n}), but there was room for {parser.capacity - parser.end} bytes")
+        parser.end += <size_t>n         # as buffer_updated() does: a call of it from here would make Python objects
         if self.sink.closed:
             return
         self.active = True
         self.read_bytes = n
-        self.filled = <size_t>n == self.parser.offered
+        self.filled = <size_t>n == parser.offered
         if self.waiting or self.held:
             return
-        if self.yields():
+        if self.fills_parts and self.yields():
             self.waiting = True
             self.on_wait()
             return
@@ -155,9 +176,10 @@ cdef class Ingress:
         self.used = 0
         if not self.sink.closed and not self.held:
             self.work_on(self.parser.end - self.parser.start, False)
+            self.read_on()
 
     def finish(self):
-        """Processes all input without regard to the budget: the connection gets no further turn."""
+        """Processes all input without regard to the budget: the connection is not served again."""
         self.waiting = False
         if not self.sink.closed and not self.held:
             self.unbounded = True
@@ -171,26 +193,24 @@ cdef class Ingress:
         cdef TickTrigger trigger = self.trigger
         cdef LoopBudget budget
         cdef uint64_t messages = self.sink.in_msgs
+        cdef bint reading = False, light
         self.spent = False
-        self.fresh = True
+        self.fresh = self.is_plain = True
         if trigger is None:
             self.work()
             return 0
         budget = trigger.budget
         budget.begin(self.used)
         try:
-            if not self.is_direct:
-                self.work()
-                self.note_weight(budget, n, self.sink.in_msgs - messages, full)
-            else:
+            if self.is_direct:
                 trigger.begin_read()
-                try:
-                    self.work()
-                except BaseException:
-                    trigger.abandon_read()
-                    raise
-                messages = self.sink.in_msgs - messages
-                trigger.end_read(n, messages, full, self.note_weight(budget, n, messages, full))
+                reading = True
+            self.work()
+            messages = self.sink.in_msgs - messages
+            light = self.note_weight(budget, n, messages, full)
+            if reading:
+                reading = False
+                trigger.end_read(n, messages, full, light)
                 if full:
                     # The loop reads a socket that fills the buffer up to 32 times in a row: these form one part.
                     self.used += budget.taken()
@@ -198,6 +218,8 @@ cdef class Ingress:
                 else:
                     self.used = 0
         finally:
+            if reading:
+                trigger.abandon_read()
             budget.end()
         if self.spent and self.on_wait is not None and not self.sink.closed and not self.held:
             if full or self.parser.start != self.parser.end:
@@ -206,24 +228,58 @@ cdef class Ingress:
         return 0
 
     cdef bint yields(self) except -1:
-        """Should it wait because it fills its parts while connections with little to do are active?"""
+        """Should it wait, which fills its parts, because connections with little to do are active?"""
         cdef LoopBudget budget
         if self.heavy_until == 0 or self.trigger is None or self.on_wait is None:
             return False
         budget = self.trigger.budget
-        return self.fills_parts and budget.depth == 0 and budget.now() < min(self.heavy_until, budget.crowded_until)
+        return budget.depth == 0 and budget.now() < min(self.heavy_until, budget.crowded_until)
+
+    cdef int read_on(self) except -1:
+        """Reads input for the next part if the connection would have to wait for it anyway.
+
+        The event loop would need three system calls to read here again and to stop again, which takes as long as
+        a part. At the end of the stream, and when nothing has arrived, the loop reads again and sees the same.
+        """
+        cdef FrameParser parser = self.parser
+        cdef long long n
+        if self.socket < 0 or self.waiting or self.held or self.sink.closed or not self.filled:
+            return 0
+        if not self.fills_parts or self.trigger is None or self.on_wait is None:
+            return 0
+        if self.trigger.budget.now() >= min(self.heavy_until, self.trigger.budget.crowded_until):
+            return 0
+        parser.make_room_to_read(-1)
+        n = receive_at_once(self.socket, parser.data + parser.end, parser.offer_room())
+        if n <= 0:
+            self.is_broken = n == -2
+            return 0
+        parser.end += <size_t>n
+        self.active = True
+        self.read_bytes = n
+        self.filled = <size_t>n == parser.offered
+        self.waiting = True
+        self.on_wait()
+        return 0
 
     cdef bint note_weight(self, LoopBudget budget, size_t n, uint64_t messages, bint full) except -1:
         """Is the connection one with little to do, that should be answered soon, or one with much?"""
-        cdef uint64_t taken = budget.taken()
+        cdef uint64_t taken = 0
         cdef bint crowded = budget.began < budget.crowded_until
+        # A few small publishes take no time that matters here, and reading the clock as long as a publish.
+        if not self.is_plain or messages > FEW or n > SMALL_MESSAGE:
+            taken = budget.taken()
+        if messages:
+            self.sink.active_ns = budget.began
         self.fills_parts = taken > SHORT // 2 or self.spent or self.filled
-        if taken > LIGHT or self.spent or full or n > LIGHT_BYTES:
+        if taken > LIGHT or self.spent or full or self.filled or n > LIGHT_BYTES:
             self.heavy_until = budget.began + HEAVY
+            budget.busy_until = budget.began + CROWD
         # The kernel's copy of a read makes others wait too, and takes longer than a part when it fills the buffer.
         if not crowded or budget.began >= self.heavy_until:
             self.parser.view_max = 0
         else:
+            messages = messages if messages else 1
             self.parser.view_max = READ_CROWDED_SMALL if n < messages * SMALL_MESSAGE else READ_CROWDED
         if budget.began >= self.heavy_until:
             budget.note_light()
@@ -246,6 +302,7 @@ cdef class Ingress:
     cdef int work(self) except -1:
         cdef int op = self.process()
         if op != OP_NEED_MORE:
+            self.is_plain = False
             self.on_control(op)
         if self.sink.fed_slow:
             self.sink.fed_slow = False
@@ -265,7 +322,7 @@ cdef class Ingress:
         """Dispatches publishes; returns OP_NEED_MORE, or the Op of the frame it stopped at, or OP_ERROR.
 
         After an Op: read the frame with control(), then call process() again. A closed sink stops it
-        with OP_NEED_MORE, and so does the end of its part of the turn. Propagates the exception of a publish,
+        with OP_NEED_MORE, and so does the end of its part. Propagates the exception of a publish,
         whose frame is consumed.
         """
         if self.busy:
@@ -334,38 +391,32 @@ cdef class Ingress:
             if op[0] != OP_NEED_MORE:
                 self.frame = f[0]
             break
-        if count > 1 and self.mapper is None and self.index is not None:
+        if count > 1 and self.index is not None and (self.mapper is None or self.mapper.prefix):
             self.index.seek(lookups, <size_t>count)
         return count
 
     cdef int publish_ahead(self, const PublishFrame* ahead, Lookup* lookups, int count) except -1:
         """Routes the parsed publishes. When the sink closes or the part is over, it rewinds the parser to the frame
         after the last routed one, so that later frames are parsed again."""
-        cdef int i = 0
-        self.sink.called = False
-        while i < count and not self.sink.closed and not self.spent:
-            i = self.publish_some(ahead, lookups, i, count)
-        if self.sink.closed or self.spent:
+        cdef ClientSink sink = self.sink
+        cdef int i = 0, taken = 0
+        sink.called = False
+        while i < count and not sink.closed and not self.spent:
+            try:                # around the loop: entering it costs a fifth of a publish
+                while i < count and not sink.closed:
+                    i += 1
+                    taken += self.publish_frame(&ahead[i - 1].frame, &lookups[i - 1])
+                    if sink.called or taken > TAKEN_MAX:
+                        sink.called = self.is_plain = False
+                        taken = 0
+                        if self.is_over():
+                            break
+            except Exception as error:
+                self.is_plain = False
+                self.fail(&ahead[i - 1].frame, error)
+        if sink.closed or self.spent:
             self.parser.go_back(ahead[i].start)
         return 0
-
-    cdef int publish_some(self, const PublishFrame* ahead, Lookup* lookups, int i, int count) except -1:
-        """Routes publishes from the i-th on; returns the index after the one that raised or ended the part, or
-        `count`."""
-        cdef ClientSink sink = self.sink
-        cdef int taken = 0
-        try:
-            while i < count and not sink.closed:
-                i += 1
-                taken += self.publish_frame(&ahead[i - 1].frame, &lookups[i - 1])
-                if sink.called or taken > TAKEN_MAX:
-                    sink.called = False
-                    taken = 0
-                    if self.is_over():
-                        break
-        except Exception as error:
-            self.fail(&ahead[i - 1].frame, error)
-        return i
 
     cdef int fail(self, const Frame* f, object error) except -1:
         """Handles an exception from routing a publish: the message reaches no further receivers, and its reply
@@ -402,7 +453,8 @@ cdef class Ingress:
                 PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len),
                 PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)),
             )
-        if self.mapper is not None:
+        if self.mapper is not None and self.mapper.concerns(m.subject, m.subject_len):
+            self.is_plain = False           # the mapping may call Python
             mapped = self.mapper.map(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
             m.subject, m.subject_len = PyBytes_AS_STRING(mapped), <size_t>PyBytes_GET_SIZE(mapped)
             lookup.subject, lookup.n, lookup.index = m.subject, m.subject_len, NULL

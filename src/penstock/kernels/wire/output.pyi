@@ -17,6 +17,15 @@ class OutBuffer:
     def clear(self) -> None:
         """Drops what was written."""
 
+class PublishBuffer(OutBuffer):
+    """An OutBuffer that counts the messages that a client encodes into it."""
+
+    @property
+    def messages(self) -> int: ...
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of headers and payloads; those of batches without the headers that the encoder adds."""
+
 class RunBuffer:
     """Variable-size items in one buffer, taken from the front: the batches of streams."""
 
@@ -41,6 +50,12 @@ def encode_pub(
     out: OutBuffer, subject: bytes, reply: bytes | None, header: bytes | None, payload: Buffer
 ) -> None:
     """PUB, or HPUB when there is a header block. The caller checked the subjects."""
+
+def encode_known_pub(
+    out: OutBuffer, subjects: dict[str, bytes], subject: str, payload: object, payload_max: int
+) -> int:
+    """PUB of bytes on a subject of `subjects`; returns the bytes in the buffer. -1, and nothing is written,
+    for another subject, a payload that is not bytes, or one above payload_max."""
 
 def encode_msg(
     out: OutBuffer, subject: bytes, sid: bytes, reply: bytes | None, header: bytes | None, payload: Buffer

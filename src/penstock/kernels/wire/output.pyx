@@ -132,6 +132,16 @@ cdef class OutBuffer:
             self.data = <char*>array_shrink(self.data, &self.capacity, CAPACITY_KEPT, 1)
 
 
+cdef class PublishBuffer(OutBuffer):
+    """An OutBuffer that counts the messages that a client encodes into it."""
+    cdef readonly uint64_t messages
+    cdef readonly uint64_t message_bytes    # of headers and payloads
+
+    cdef inline void note(self, size_t n) noexcept:
+        self.messages += 1
+        self.message_bytes += n
+
+
 cdef class RunBuffer:
     """Variable-size items in one buffer, taken from the front: the batches of streams."""
 
@@ -275,18 +285,8 @@ cdef int put_body(OutBuffer out, char* d, bytes header, const char* payload, siz
     return 0
 
 
-def encode_pub(OutBuffer out not None, bytes subject not None, bytes reply, bytes header, payload not None):
-    """PUB, or HPUB when there is a header block (its CRLF CRLF included). The caller checked the subjects."""
-    cdef _View view = None
-    cdef const char* p
-    cdef size_t n
-    cdef char* d
-    if PyBytes_CheckExact(payload):
-        p, n = PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload)
-    else:
-        view = _View(payload)
-        p, n = view.p, view.n
-    d = out.reserve(size_of(subject) + size_of(reply) + size_of(header) + n + FRAME_SLACK)
+cdef int put_pub(OutBuffer out, bytes subject, bytes reply, bytes header, const char* p, size_t n) except -1:
+    cdef char* d = out.reserve(size_of(subject) + size_of(reply) + size_of(header) + n + FRAME_SLACK)
     if size_of(header):
         d = put(d, b"HPUB ", 5)
     else:
@@ -295,6 +295,35 @@ def encode_pub(OutBuffer out not None, bytes subject not None, bytes reply, byte
     if size_of(reply):
         d = put_word(d, text_of(reply), size_of(reply))
     put_body(out, d, header, p, n)
+    if type(out) is PublishBuffer:
+        (<PublishBuffer>out).note(size_of(header) + n)
+    return 0
+
+
+def encode_pub(OutBuffer out not None, bytes subject not None, bytes reply, bytes header, payload not None):
+    """PUB, or HPUB when there is a header block (its CRLF CRLF included). The caller checked the subjects."""
+    cdef _View view
+    if PyBytes_CheckExact(payload):
+        put_pub(out, subject, reply, header, PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload))
+    else:
+        view = _View(payload)
+        put_pub(out, subject, reply, header, view.p, view.n)
+
+
+def encode_known_pub(OutBuffer out not None, dict subjects not None, subject, payload, Py_ssize_t payload_max):
+    """PUB of bytes on a subject that is in `subjects` in its encoded form; returns the bytes in the buffer.
+
+    -1, and nothing is written, for another subject, a payload that is not bytes, or one above payload_max. It is
+    what most calls of a client's `publish` do: one call of a kernel instead of five steps in Python, 0.1 us less.
+    """
+    cdef bytes encoded
+    if not PyBytes_CheckExact(payload) or PyBytes_GET_SIZE(payload) > payload_max:
+        return -1
+    encoded = subjects.get(subject)
+    if encoded is None:
+        return -1
+    put_pub(out, encoded, None, None, PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload))
+    return out.size
 
 
 def encode_msg(
@@ -389,6 +418,8 @@ cdef int put_staged(OutBuffer out, const BatchHead* head, uint64_t seq, const ch
 
 
 cdef int put_append(OutBuffer out, const BatchHead* head, uint64_t seq, const char* payload, size_t n) except -1:
+    if type(out) is PublishBuffer:
+        (<PublishBuffer>out).note(n)
     if head.block != NULL:
         return put_staged(out, head, seq, payload, n)
     cdef char* d = out.reserve(head.line_len + n + BATCH_SLACK)

@@ -15,6 +15,15 @@ cdef enum:
     SUBSCRIPTION_CLOSED = 1
     SUBSCRIPTION_LIMITED = 2        # UNSUB max
     SUBSCRIPTION_NO_SID = 4         # entry_words() has no sid: there is none, or it is too long
+    SUBSCRIPTION_REMOTE = 8         # a RemoteSubscription
+    SUBSCRIPTION_PRIVATE = 16       # not announced to other servers
+
+# What the other end of a connection is. A message's way on depends on where it comes from.
+cpdef enum PeerKind:
+    PEER_CLIENT = 0
+    PEER_ROUTE = 1                  # another server of the cluster
+    PEER_LEAF = 2                   # a leaf node of this server
+    PEER_HUB = 3                    # the server whose leaf node this one is
 
 # The state that a delivery to a subscription reads and changes, in its own cache lines (base/memory.pyx): with subject
 # and sid of up to 30 bytes together it is one line. It is also the entry of the table of literal filters.
@@ -39,6 +48,8 @@ cdef class Sink:
     # Does the sink see the subject that a message was stored with, when a consumer delivers it to another subject?
     # Clients do. Other sinks see the subject that the message was delivered to.
     cdef bint shows_stored
+    # Does the sink take messages of this server's clients only? Each server does the imports of its own clients.
+    cdef bint for_clients
     # The final subscription of a message: `sub` itself, unless this sink forwards messages; None = there is none.
     cdef SinkSubscription beyond(self, SinkSubscription sub)
     # Accepts one message for one of its subscriptions. `origin` is the publisher's sink or None.
@@ -60,6 +71,28 @@ cdef class SinkSubscription:
     cdef SubscriptionEntry* entry   # owned; never NULL
     cdef void mark(self, uint8_t flag, bint value) noexcept
 
+# Another server, as receiver of one account's messages: it gets each message once, however many of its subscriptions
+# match. Routing first names the queue groups that the server shall serve, then sends.
+cdef class PeerSink(Sink):
+    # Do the stream imports of its account serve it?
+    cdef bint follows_imports
+    # May it get messages that come from this connection, for this subscription of it (None: for any)? Always, unless
+    # the connection is one to another server.
+    cdef bint takes_from(self, Sink source, RemoteSubscription sub) except -1
+    # The connection's sink, whose backlog slows this receiver down.
+    cdef Sink connection(self)
+    cdef int choose(self, bytes queue) except -1
+    # Sends the message with the queue groups named since the last call; `plain`: the server has other subscriptions
+    # that match. Returns 1 when accepted.
+    cdef int send(self, const Message* m, Sink origin, bint plain) except -1
+
+# The interest of another server in a subject; `weight` is its number of members of the queue group.
+cdef class RemoteSubscription(SinkSubscription):
+    cdef public uint32_t weight
+    cdef readonly bint for_leaf     # of a leaf node, or of a hub: its members of queue groups come last
+    cdef readonly bytes cluster     # of the leaf node or hub; b"" = of a route's server, or unknown
+    cdef void speak_for(self, bytes cluster) noexcept
+
 # Objects with work left for the end of the tick. The first mark of a tick calls `wake`.
 cdef class DirtyList:
     cdef list items
@@ -70,6 +103,10 @@ cdef class DirtyList:
 
 cdef class RoutingGuard:
     cdef readonly bint is_active
+
+
+cdef inline bint is_remote(SinkSubscription sub) noexcept:
+    return sub.entry.flags & SUBSCRIPTION_REMOTE != 0
 
 
 cdef inline bint is_closed(SinkSubscription sub) noexcept:

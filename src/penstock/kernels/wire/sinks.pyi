@@ -1,6 +1,7 @@
 """Python interface of sinks and subscriptions."""
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 class Sink:
@@ -30,11 +31,49 @@ class SinkSubscription:
     def queue(self) -> bytes: ...
     @property
     def sid(self) -> bytes: ...
+    @property
+    def private(self) -> bool:
+        """Is it not announced to other servers?"""
+
+    @property
+    def remote(self) -> bool:
+        """Is it the interest of another server?"""
+
+    def keep_private(self) -> None:
+        """Is not announced to other servers. Call it before the subscription is in an index."""
+
     def close(self) -> None:
         """Accepts no more messages."""
 
     def close_after(self, max_msgs: int) -> None:
         """Closes itself once `max_msgs` messages were delivered in all; 0 = no maximum."""
+
+class PeerKind(IntEnum):
+    """What the other end of a connection is."""
+
+    PEER_CLIENT = 0
+    PEER_ROUTE = 1
+    """Another server of the cluster."""
+    PEER_LEAF = 2
+    """A leaf node of this server."""
+    PEER_HUB = 3
+    """The server whose leaf node this one is."""
+
+class PeerSink(Sink):
+    """Another server, as receiver of one account's messages: it gets each message once."""
+
+class RemoteSubscription(SinkSubscription):
+    """Interest of another server, whose sink is a PeerSink. weight: its number of members of the queue
+    group."""
+
+    weight: int
+    @property
+    def for_leaf(self) -> bool:
+        """Is it the interest of a leaf node or hub, perhaps of another server?"""
+
+    @property
+    def cluster(self) -> bytes:
+        """The cluster of that leaf node or hub; b"" = unknown, or it is none."""
 
 class DirtyList:
     """Objects with work left for the end of the tick. The first mark after a take calls `wake()`."""

@@ -114,6 +114,18 @@ cdef class SinkSubscription:
         self.entry.delivered = value
 
     @property
+    def private(self):
+        return self.entry.flags & SUBSCRIPTION_PRIVATE != 0
+
+    @property
+    def remote(self):
+        return is_remote(self)
+
+    def keep_private(self):
+        """Is not announced to other servers. Call it before the subscription is in an index."""
+        self.mark(SUBSCRIPTION_PRIVATE, True)
+
+    @property
     def closed(self):
         return is_closed(self)
 
@@ -141,6 +153,39 @@ cdef class SinkSubscription:
             f"Subscription({self.subject!r}, queue={self.queue!r}, sid={self.sid!r}, "
             f"delivered={self.delivered}, max_msgs={self.max_msgs}, closed={self.closed})"
         )
+
+
+cdef class PeerSink(Sink):
+    """Base class of other servers as receivers. The base class refuses every message."""
+
+    cdef bint takes_from(self, Sink source, RemoteSubscription sub) except -1:
+        return True
+
+    cdef Sink connection(self):
+        return None
+
+    cdef int choose(self, bytes queue) except -1:
+        return 0
+
+    cdef int send(self, const Message* m, Sink origin, bint plain) except -1:
+        return 0
+
+
+cdef class RemoteSubscription(SinkSubscription):
+    """Interest of another server, whose sink is a PeerSink."""
+
+    def __cinit__(self, Sink sink not None, bytes subject not None, bytes queue not None=b"", bytes sid not None=b"",
+                  uint64_t max_msgs=0):
+        if not isinstance(sink, PeerSink):
+            raise TypeError(f"{type(sink).__name__} is not the sink of another server")
+        self.weight = 1
+        self.cluster = b""
+        self.mark(SUBSCRIPTION_REMOTE, True)
+
+    cdef void speak_for(self, bytes cluster) noexcept:
+        """It is the interest of a leaf node, or hub, of this cluster."""
+        self.for_leaf = True
+        self.cluster = cluster
 
 
 cdef class DirtyList:

@@ -3,6 +3,27 @@ from libc.stdint cimport uint64_t
 
 from penstock.kernels.wire.sinks cimport DirtyList
 
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    #include <windows.h>
+    static unsigned long long monotonic_ns(void) {
+        LARGE_INTEGER count, frequency;
+        QueryPerformanceCounter(&count);
+        QueryPerformanceFrequency(&frequency);
+        return (unsigned long long)((double)count.QuadPart * 1e9 / (double)frequency.QuadPart);
+    }
+    #else
+    #include <time.h>
+    static unsigned long long monotonic_ns(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
+    }
+    #endif
+    """
+    uint64_t monotonic_ns() noexcept nogil
+
 
 # ns
 cdef enum:
@@ -19,12 +40,13 @@ cdef enum:
 cdef class LoopBudget:
     cdef object call_soon
     cdef object clock               # None = the monotonic clock
-    cdef object queue               # callables that wait for a turn, in FIFO order
-    cdef bint scheduled             # call_soon(turn) was called
-    cdef bint in_turn               # turn() runs
+    cdef object queue               # callables that wait to be called, in FIFO order
+    cdef bint scheduled             # call_soon(run_queue) was called
+    cdef bint in_queue              # run_queue() runs
     cdef uint64_t began, until      # of the current part, ns
-    cdef bint short                 # the budget of the current part or turn is SHORT
+    cdef bint short                 # the current budget is SHORT
     cdef uint64_t crowded_until
+    cdef uint64_t busy_until        # connections with much to do were active
     cdef unsigned int depth         # nested parts: the part of a layer contains those of its connection
     cdef uint64_t now(self) except? 0
     # Begins a part, or a nested one. `used`: ns of its budget that are already spent.
@@ -37,8 +59,8 @@ cdef class LoopBudget:
     # Notes that a connection with little to do was active: it needs short response times.
     cdef int note_light(self) except -1
     cdef bint is_crowded(self) except -1
-    # Is a callable waiting for a turn?
-    cdef bint has_waiting(self) except -1
+    # Do others with much to do work, or wait to?
+    cdef bint is_busy(self) except -1
 
 
 cdef class TickTrigger:

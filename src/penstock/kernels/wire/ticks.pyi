@@ -12,7 +12,7 @@ CROWDED_READ: int
 CROWDED_SMALL_READ: int
 
 class LoopBudget:
-    """How long the loop works for connections with much to do before all others have a turn.
+    """How long the loop works for connections with much to do before all others are served.
 
     call_soon -- the event loop's.
     clock -- ns, never going back; None = the monotonic clock.
@@ -29,12 +29,12 @@ class LoopBudget:
 
     @property
     def waiting(self) -> int:
-        """Number of callables that wait for a turn."""
+        """Number of callables that wait to be called."""
 
     def wait(self, work: Callable[[], object], failed: Callable[[Exception], object] | None = None) -> None:
-        """Calls work() once, in a later turn of the loop, after those that wait already. It should stop when
-        is_over() and wait() again when work is left. failed: called with an exception of work(), which the
-        event loop handles otherwise."""
+        """Calls work() once, in a later iteration of the loop, after those that wait already. It should stop
+        when is_over() and wait() again when work is left. failed: called with an exception of work(), which
+        the event loop handles otherwise."""
 
     def begin_part(self) -> None:
         """Begins a part. A part that begins within another one shares its budget."""
@@ -67,7 +67,7 @@ class TickTrigger:
     ) -> None: ...
     @property
     def budget(self) -> LoopBudget:
-        """How long a connection may work before others have a turn."""
+        """How long a connection may work before others are served."""
 
     @property
     def dirty_sinks(self) -> DirtyList:

@@ -1,18 +1,18 @@
 # cython: auto_pickle=False
 """Scheduling of the event loop: the time budget of connections, and the end of a tick.
 
-LoopBudget limits how long the loop works for connections with much to do before the others have a turn.
+LoopBudget limits how long the loop works for connections with much to do before the others are served.
 
 Everything runs in one thread, so a connection that sends much makes all others wait while the server processes its
-input. That work is split into parts: when the budget of a turn is used up, the rest stays in
-the read buffer, and its connection queues for a later turn of the loop. Queued connections share the budget of
-a turn and are served in FIFO order. The budget is time, and not a count of frames: a frame
+input. That work is split into parts: when the budget of an iteration of the event loop is used up, the
+rest stays in the read buffer, and its connection queues for a later iteration. Queued connections share the budget
+of an iteration and are served in FIFO order. The budget is time, and not a count of frames: a frame
 costs from a tenth of a microsecond (a publish without subscribers) to milliseconds (a request), and the same
 publish costs more with every subscriber.
 
 There are two budgets. SHORT applies while connections with little to do were active within CROWD: their answers
 wait for the parts of the others, mostly twice (request and reply). LONG applies otherwise: each part has a fixed
-cost of some microseconds (the loop's turn, pausing and resuming the socket), and long parts make batches, writes
+cost of some microseconds (the loop's iteration, pausing and resuming the socket), and long parts make batches, writes
 and runs of acks large. Connections that all have much to do need throughput more than short answer times, so
 they use long parts among themselves too. CROWD is short because every connection begins with little to do: with
 50 ms, clients that subscribe and then flood lost a tenth of their fan-out for the requests they began with. Who
@@ -22,30 +22,34 @@ The budget covers the read as well. The kernel copies 128 KiB in 50 microseconds
 crowd a connection with much to do is given room for READ_CROWDED bytes, and for READ_CROWDED_SMALL when its
 messages are small. Measured beside a flood of 128-byte publishes: with 32 KiB the bystander's median round trip
 fell from 0.36 to 0.24 ms and the flood's rate by a seventh; with 16 KiB to 0.21 ms, and the rate by another 5 %.
-Rejected: 16 KiB for all. A flood of 16 KiB messages, which no longer fit in a read, loses a quarter.
+Between such parts the ingress reads the socket itself: the event loop would need three system calls to read again
+and to stop again. That took 13 % from the median and 13 % from the CPU of a message.
+Rejected: 16 KiB for all (a flood of 16 KiB messages, which no longer fit in a read, loses a quarter); 8 KiB for
+small messages (15 to 20 % more CPU a message, and no certain gain).
 
-Invariants: each queued connection gets its turn, even if others raise; none runs twice in one turn of the loop.
+Invariants: each queued connection is served, even if others raise; none is served twice in one iteration.
 
 Rejected: a thread for each connection, or for some of them (the state of the server has one writer, and the
 interpreter one lock); counting frames (see above); asking the kernel before each part whether another socket
-is ready (the event loop gives no access to its descriptor, and asking costs more than the turn); a budget for
-each connection (eight floods make a turn eight times as long).
+is ready (the event loop gives no access to its descriptor, and asking costs more than an iteration); a budget for
+each connection (eight floods make an iteration eight times as long).
 
 TickTrigger decides when the end of a tick runs: after all ready sockets are read, within a read that is the only
 one, or within the read that makes the tick large.
 
 The event loop doesn't report how many sockets are ready. If the last tick covered one read, the next
 AT_ONCE_MAX reads each end the tick themselves: a single message (a request, a publish that waits for its
-ack) is processed without another turn of the loop. The read after those schedules the end again, to find out whether
-reads still come alone; as soon as a tick covers more than one, every end is scheduled: one write for several reads is
-cheaper than one for each. A read that filled its buffer does not count as alone: more input follows.
+ack) is processed without another iteration of the loop. The read after those schedules the end again, to find out
+whether reads still come alone; as soon as a tick covers more than one, every end is scheduled: one write for several
+reads is cheaper than one for each. A read that filled its buffer does not count as alone: more input follows.
 
 A tick for engines whose reads reach WORK_MAX ends within the last of them. A client that fills a window and waits
 for acks gets some while the rest is processed, and the input is still in the cache when it is applied. Work
 is counted in bytes plus a constant per message, because two thousand small messages are much work in few bytes.
 While connections with little to do are active (`LoopBudget`), the limit is a quarter: work that is applied
-together delays them as much as work that is read together. The output of a read of such a connection while others
-wait for their turn is sent immediately, ahead of their work.
+together delays them as much as work that is read together. The output of a read of such a connection is sent
+immediately, ahead of the work of others that wait or were active within CROWD: the next iteration of the loop would
+read their sockets first.
 
 Invariants: the end is scheduled at most once at a time; an end of tick follows every mark and every schedule();
 sinks marked while the engines run are flushed by that same tick and schedule none.
@@ -55,6 +59,7 @@ applying after each read and ending the tick later (the extra calls cost what th
 """
 from libc.stdint cimport uint64_t
 
+from penstock.kernels.wire.dispatch cimport ClientSink
 from penstock.kernels.wire.sinks cimport DirtyList, Sink
 
 from collections import deque
@@ -63,27 +68,6 @@ from penstock.faults import contain, note
 
 
 # --- budget
-
-cdef extern from *:
-    """
-    #ifdef _WIN32
-    #include <windows.h>
-    static unsigned long long monotonic_ns(void) {
-        LARGE_INTEGER count, frequency;
-        QueryPerformanceCounter(&count);
-        QueryPerformanceFrequency(&frequency);
-        return (unsigned long long)((double)count.QuadPart * 1e9 / (double)frequency.QuadPart);
-    }
-    #else
-    #include <time.h>
-    static unsigned long long monotonic_ns(void) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
-    }
-    #endif
-    """
-    uint64_t monotonic_ns() noexcept nogil
 
 SHORT_NS = SHORT
 LONG_NS = LONG
@@ -109,7 +93,7 @@ cdef class LoopBudget:
         self.depth += 1
         if self.depth == 1:
             self.began = self.now()
-            if not self.in_turn:        # all parts of a turn share one budget
+            if not self.in_queue:       # all queued parts of an iteration share one budget
                 self.short = self.began < self.crowded_until
                 most = SHORT if self.short else LONG
                 self.until = self.began + (most - used if used < most else 0)
@@ -132,8 +116,8 @@ cdef class LoopBudget:
     cdef bint is_crowded(self) except -1:
         return self.now() < self.crowded_until
 
-    cdef bint has_waiting(self) except -1:
-        return len(self.queue) != 0
+    cdef bint is_busy(self) except -1:
+        return len(self.queue) != 0 or self.began < self.busy_until
 
     @property
     def crowded(self):
@@ -145,16 +129,16 @@ cdef class LoopBudget:
 
     def wait(self, work, failed=None):
         self.queue.append((work, failed))
-        if not self.scheduled and not self.in_turn:
+        if not self.scheduled and not self.in_queue:
             self.scheduled = True
-            self.call_soon(self.turn)
+            self.call_soon(self.run_queue)
 
-    def turn(self):
-        """Runs queued work in order, until the budget of the turn is used up."""
+    def run_queue(self):
+        """Runs queued work in order, until the budget of the iteration is used up."""
         cdef Py_ssize_t left = len(self.queue)
         cdef uint64_t now = self.now()
         self.scheduled = False
-        self.in_turn = True
+        self.in_queue = True
         self.short = now < self.crowded_until
         self.until = now + (SHORT if self.short else LONG)
         try:
@@ -168,10 +152,10 @@ cdef class LoopBudget:
                 if left and self.now() >= self.until:
                     break
         finally:
-            self.in_turn = False
+            self.in_queue = False
             if self.queue:
                 self.scheduled = True
-                self.call_soon(self.turn)
+                self.call_soon(self.run_queue)
 
     def begin_part(self):
         self.begin(0)
@@ -226,7 +210,7 @@ cdef class TickTrigger:
 
     cdef int end_read(self, size_t n, uint64_t messages, bint full, bint light) except -1:
         self.reading = False
-        if light and self.dirty_sinks.items and self.budget.has_waiting():
+        if light and self.dirty_sinks.items and self.budget.is_busy():
             self.flush()
         if full and self.engines_due and not self.scheduled:
             self.scheduled = True
@@ -283,12 +267,32 @@ cdef class TickTrigger:
 
     cpdef bint flush(self) except -1:
         cdef bint congested = False
-        cdef list taken = self.dirty_sinks.take()
-        cdef Py_ssize_t i
-        for i in range(len(taken)):
-            try:
-                if (<Sink?>taken[i]).flush():
-                    congested = True
+        cdef list taken
+        cdef Py_ssize_t i = 0, count
+        cdef uint64_t now
+        if not self.dirty_sinks.items:
+            return False
+        taken = self.dirty_sinks.take()
+        count = len(taken)
+        # One read of the clock for all sinks, and none within a read, whose part has read it.
+        now = self.budget.began if self.budget.depth else self.budget.now()
+        while i < count:
+            try:                # entered once for all sinks: each time costs a third of a flush
+                while i < count:
+                    i += 1
+                    if flush_at(<Sink?>taken[i - 1], now):
+                        congested = True
             except Exception as error:          # the other sinks are flushed all the same
                 note("flush of a sink", error)
         return congested
+
+
+cdef bint flush_at(Sink sink, uint64_t now) except -1:
+    """Flushes one sink, and notes when its client had its last message: PONGs do not count."""
+    cdef ClientSink client
+    if isinstance(sink, ClientSink):
+        client = <ClientSink>sink
+        if client.noted_msgs != client.out_msgs:
+            client.noted_msgs = client.out_msgs
+            client.active_ns = now
+    return sink.flush()

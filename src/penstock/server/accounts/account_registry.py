@@ -18,6 +18,7 @@ from penstock.routing.account import Account
 from penstock.server.config.server_options import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
+    from penstock.routing.mapping import SubjectMapping
     from penstock.server.accounts.service_requests import ServiceRequests
     from penstock.server.auth.operators import Operators
     from penstock.server.config.server_options import AccountJetStream, AccountOptions
@@ -42,8 +43,13 @@ class AccountRegistry(Mapping[str, Account]):
         self._sessions = sessions
         self._by_name: dict[str, Account] = {}
         self._on_created: list[Callable[[Account], object]] = []
+        self._on_removed: list[Callable[[Account], object]] = []
+        self._on_shared: list[Callable[[], object]] = []
+        self._on_configured: list[Callable[[], object]] = []
+        self._is_linked: Callable[[str], bool] = lambda name: False
         self._on_limits: list[Callable[[str, AccountJetStream | None], object]] = []
         self._service_requests: ServiceRequests | None = None
+        self.count_elsewhere: Callable[[str], int] = lambda name: 0
         self.operators = self._open_operators()
 
     def __getitem__(self, name: str) -> Account:
@@ -71,6 +77,33 @@ class AccountRegistry(Mapping[str, Account]):
     def when_created(self, callback: Callable[[Account], object]) -> None:
         """Calls callback(account) for every account that is created from now on."""
         self._on_created.append(callback)
+
+    def when_removed(self, callback: Callable[[Account], object]) -> None:
+        """Calls callback(account) for every account that is removed from now on."""
+        self._on_removed.append(callback)
+
+    def when_configured(self, callback: Callable[[], object]) -> None:
+        """Calls callback() whenever accounts may have other mappings."""
+        self._on_configured.append(callback)
+
+    def keep_linked(self, is_linked: Callable[[str], bool]) -> None:
+        """Keeps accounts that leaf nodes use: is_linked(name)."""
+        self._is_linked = is_linked
+
+    def when_shared(self, callback: Callable[[], object]) -> None:
+        """Calls callback() whenever imports were set up."""
+        self._on_shared.append(callback)
+
+    def look_up(self, name: str) -> Account | None:
+        """The account that another server names; None = unknown.
+
+        With operators any account may exist whose token is not here yet, so it is created: interest of other
+        servers comes only once, and must be there when a client brings the token.
+        """
+        account = self._by_name.get(name)
+        if account is None and self.operators is not None:
+            return self.open(name)
+        return account
 
     def when_limits_change(self, callback: Callable[[str, AccountJetStream | None], object]) -> None:
         """Calls callback(name, limits) when a token changes the JetStream limits of an account; None = no
@@ -132,12 +165,17 @@ class AccountRegistry(Mapping[str, Account]):
         """Display name of an account."""
         return name if self.operators is None else self.operators.name_of(name)
 
+    def count_also(self, count_elsewhere: Callable[[str], int]) -> None:
+        """Counts the connections of accounts on other servers too: count_elsewhere(account)."""
+        self.count_elsewhere = count_elsewhere
+
     def has_room(self, name: str, new_session: Session) -> bool:
         """Whether the account may have one more connection."""
         own = self.options_of(name)
         if own is None or own.max_connections < 0:
             return True
-        return not self._sessions.is_full(name, own.max_connections, new_session)
+        left = own.max_connections - self.count_elsewhere(name)
+        return left > 0 and not self._sessions.is_full(name, left, new_session)
 
     def _configured(self) -> set[str]:
         """Names of the accounts that exist even without sessions."""
@@ -149,13 +187,21 @@ class AccountRegistry(Mapping[str, Account]):
 
     # -- changes
 
+    def mappings_of(self, name: str) -> tuple[SubjectMapping, ...]:
+        """Mappings of an account: the top-level ones for the global account, their own for other accounts;
+        after them those of the JetStream domain."""
+        options, own = self._context.options, self.options_of(name)
+        mappings = options.mappings if name == GLOBAL_ACCOUNT else own.mappings if own else ()
+        if options.jetstream is None or not options.jetstream.domain:
+            return mappings
+        from penstock.server.accounts.jetstream_subjects import domain_mappings, imports_api
+
+        if imports_api(own) and name not in self.jetstream_limits():
+            return mappings  # the API below the prefix is another account's
+        return (*mappings, *domain_mappings(options.jetstream.domain, mappings))
+
     def _configure(self, account: Account) -> None:
-        """Sets the mappings: the top-level ones for the global account, their own for other accounts."""
-        own = self.options_of(account.name)
-        if account.name == GLOBAL_ACCOUNT:
-            mappings = self._context.options.mappings
-        else:
-            mappings = own.mappings if own else ()
+        mappings = self.mappings_of(account.name)
         if not mappings:
             account.drop_mappings()
             return
@@ -183,6 +229,8 @@ class AccountRegistry(Mapping[str, Account]):
         for session in self._sessions.values():
             if session.identity is not None and session.identity.account in self._by_name:
                 session.update_account()
+        for callback in self._on_configured:
+            callback()
         self.share()
 
     def share(self) -> None:
@@ -196,6 +244,8 @@ class AccountRegistry(Mapping[str, Account]):
 
             self._service_requests = ServiceRequests(self._context, self)
         self._service_requests.set_up()
+        for callback in self._on_shared:
+            callback()
 
     def remove_unconfigured(self) -> None:
         """Removes accounts that are neither configured nor in use."""
@@ -206,19 +256,26 @@ class AccountRegistry(Mapping[str, Account]):
             if session.identity is not None and session.connection.close_reason is None
         }
         for name in tuple(self._by_name):
-            if name not in configured and name not in inhabited:
-                del self._by_name[name]
+            if name not in configured and name not in inhabited and not self._is_linked(name):
+                account = self._by_name.pop(name)
+                for callback in self._on_removed:
+                    callback(account)
 
-    def close_excess(self) -> None:
+    def close_excess(self, only: str = "", elsewhere: int = 0) -> None:
         """Closes connections above an account's `max_connections`, the youngest first. (The official server's
-        order is random.) Sessions that are still authenticating do not count."""
-        counts: dict[str, int] = {}
+        order is random.) Sessions that are still authenticating do not count.
+
+        Args:
+            only: this account; "" = all.
+            elsewhere: its connections on other servers, which count first.
+        """
+        counts: dict[str, int] = {only: elsewhere} if only else {}
         for session in tuple(self._sessions.values()):
             if session.identity is None or session.connection.close_reason is not None:
                 continue
             account = session.identity.account
             own = self.options_of(account)
-            if own is None or own.max_connections < 0:
+            if own is None or own.max_connections < 0 or (only and account != only):
                 continue
             counts[account] = counts.get(account, 0) + 1
             if counts[account] > own.max_connections:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from penstock import faults
 from penstock.errors import ConfigError, MisuseError
 from penstock.kernels.routing.account_imports import ReplyEnd
 from penstock.kernels.wire.sinks import Sink
@@ -22,10 +23,11 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.routing.import_router import ImportRouter, Measure
 from penstock.routing.imports_exports import Latency, ServiceExport, ServiceImport, check
-from penstock.server.monitoring.system_service import describe_client
+from penstock.server.monitoring.system_service import describe_client, describe_leaf
 
 if TYPE_CHECKING:
     from penstock.server.accounts.account_registry import AccountRegistry
+    from penstock.server.links.leaf_session import LeafSession
     from penstock.server.server_context import ServerContext
     from penstock.server.session import Session
 
@@ -114,13 +116,20 @@ class ServiceRequests:
     def _watch(self) -> None:
         if self._timer is None:
             interval_s = self.import_router.shortest_threshold_ns / 1e9 / CHECKS_PER_THRESHOLD
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(interval_s, CHECK_MIN_S), self._on_time)
+            self._timer = asyncio.get_running_loop().call_later(
+                max(interval_s, CHECK_MIN_S), faults.contain, self._on_time, self._check_failed
+            )
 
     def _on_time(self) -> None:
         self._timer = None
         if self.import_router.expire(self._context.clock()):
             self._watch()
+
+    def _check_failed(self, error: Exception) -> None:
+        """Sets the timer again: only the first of the pending requests would."""
+        faults.note("end of requests to services", error)
+        self._timer = None
+        self._watch()
 
     # -- request info
 
@@ -129,6 +138,8 @@ class ServiceRequests:
         session: Session | None = getattr(origin, "owner", None)
         if session is None or session.identity is None:
             return {}
+        if session.connection.kind.startswith("leaf"):
+            return describe_leaf(cast("LeafSession", session)) | {"server": self._context.server_name}
         if share:
             return describe_client(session) | {"server": self._context.server_name}
         brief: dict[str, Any] = {"acc": session.identity.account}

@@ -43,6 +43,7 @@ from penstock.server.server_identity import VERSION
 if TYPE_CHECKING:
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.connect_message import ConnectMessage
+    from penstock.server.links.leaf_session import LeafSession
     from penstock.server.server_context import ServerContext
     from penstock.server.session import Session
 
@@ -83,7 +84,9 @@ class AuthCallout:
         denied = replace(permissions.publish, deny=(*permissions.publish.deny, PermissionEntry(SUBJECT)))
         return structs.replace(identity, permissions=replace(permissions, publish=denied))
 
-    def ask(self, service: CalloutService, session: Session, given: ConnectMessage, decided: Decided) -> None:
+    def ask(
+        self, service: CalloutService, session: Session | LeafSession, given: ConnectMessage, decided: Decided
+    ) -> None:
         """Sends a request about a client. Calls `decided` once, with the reply or after the timeout."""
         context, account = self._context, self._accounts.open(service.account)
         user = KeyPair.from_bytes(Prefix.USER, os.urandom(32))
@@ -124,7 +127,9 @@ class AuthCallout:
 
     # -- request
 
-    def _question(self, service: CalloutService, session: Session, given: ConnectMessage, user: str) -> str:
+    def _question(
+        self, service: CalloutService, session: Session | LeafSession, given: ConnectMessage, user: str
+    ) -> str:
         context = self._context
         host, _ = session.connection.peer
         about: dict[str, Any] = {
@@ -132,8 +137,8 @@ class AuthCallout:
             "id": session.cid,
             "user": given.nkey or given.user,
             "name": given.name,
-            "kind": "Client",
-            "type": "websocket" if session.connection.kind == "websocket" else "nats",
+            "kind": "Leafnode" if session.connection.kind.startswith("leaf") else "Client",
+            "type": "websocket" if session.is_websocket else "nats",
             "nonce": session.nonce if given.sig else "",
         }
         shown = {
@@ -226,7 +231,7 @@ class AuthCallout:
         return self.let_in(identity)
 
 
-def _certificates(session: Session) -> dict[str, list[str]]:
+def _certificates(session: Session | LeafSession) -> dict[str, list[str]]:
     der = session.connection.certificate()
     if not der:
         return {}

@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING
 from penstock.server.auth.authenticator import Credentials
 
 if TYPE_CHECKING:
+    from penstock.server.config.leaf_options import LeafOptions
+    from penstock.server.config.server_options import ServerOptions
+    from penstock.server.config.websocket_options import WebsocketOptions
     from penstock.server.connect_message import ConnectMessage
+    from penstock.server.links.leaf_session import LeafSession
     from penstock.server.session import Session
 
 
-def credentials_of(session: Session, given: ConnectMessage) -> Credentials:
+def credentials_of(session: Session | LeafSession, given: ConnectMessage) -> Credentials:
     """The credentials of a CONNECT, completed by the connection's."""
-    connection, is_websocket = session.connection, session.connection.kind == "websocket"
-    options = session.context.options
-    tls = options.tls
-    if is_websocket:
-        tls = options.websocket.tls if options.websocket is not None else None
+    connection, options = session.connection, session.context.options
+    block: WebsocketOptions | LeafOptions | ServerOptions | None = options
+    is_leaf = connection.kind == "leaf"
+    if session.is_websocket:
+        block = options.websocket
+    elif is_leaf:
+        block = options.leafnodes
+    types = ("LEAFNODE", "LEAFNODE_WS") if is_leaf else ("STANDARD", "WEBSOCKET")
+    tls = block.tls if block is not None else None
     return Credentials(
         user=given.user,
         password=given.password,
@@ -28,7 +36,7 @@ def credentials_of(session: Session, given: ConnectMessage) -> Credentials:
         jwt=given.jwt,
         nonce=session.nonce,
         host=connection.peer[0],
-        connection_type="WEBSOCKET" if is_websocket else "STANDARD",
+        connection_type=types[session.is_websocket],
         certificate=connection.certificate() if tls is not None and tls.verify_and_map else None,
     )
 

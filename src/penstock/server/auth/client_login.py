@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.server.auth.authenticator import Authenticator, Identity
     from penstock.server.auth.logins import Logins
     from penstock.server.connect_message import ConnectMessage
+    from penstock.server.links.leaf_session import LeafSession
     from penstock.server.session import Session
 
 HASH_WAIT_S = 30.0
@@ -35,13 +36,13 @@ class ClientLogin:
     """Checks the credentials of one session.
 
     Args:
-        session: the client; this is its child.
+        session: the client or leaf node; this is its child.
         logins: how clients log in now.
     """
 
     __slots__ = ("_logins", "_session", "_timer", "is_pending")
 
-    def __init__(self, session: Session, logins: Logins) -> None:
+    def __init__(self, session: Session | LeafSession, logins: Logins) -> None:
         self._session = session
         self._logins = logins
         self._timer: asyncio.TimerHandle | None = None

@@ -38,11 +38,18 @@ class Logins:
         """That of the block `websocket`; None = the default. With operators, always the default."""
         if options.websocket is not None and options.websocket.has_own_users and operators is None:
             self.websocket = ConfiguredUsers(options, options.websocket, self.passwords)
+        self.leafs: Authenticator | None = None
+        """That of the block `leafnodes`; None = the default."""
+        if options.leafnodes is not None and operators is None:
+            from penstock.server.auth.leaf_users import leaf_users  # few servers have leaf nodes
+
+            self.leafs = leaf_users(options, self.default, self.passwords)
         self.callout = self._new_callout()
 
     def authenticator_of(self, kind: str) -> Authenticator:
-        """The authenticator of clients of kind "nats" or "websocket"."""
-        return (self.websocket if kind == "websocket" else None) or self.default
+        """The authenticator of connections of kind "nats", "websocket" or "leaf"."""
+        own = {"websocket": self.websocket, "leaf": self.leafs}
+        return own.get(kind) or self.default
 
     def _new_callout(self) -> AuthCallout | None:
         options, operators = self._context.options, self._accounts.operators

@@ -5,8 +5,8 @@
 - `conf_parser`: the grammar of nats.conf. `values`, `block_fields`: read single values and blocks.
 - `directives`: converts the parser's tree to options.
 - `access_directives`, `import_export_directives`, `mapping_directives`, `operator_directives`,
-  `proxy_directives`, `remote_directives`, `tls_directives`, `websocket_directives`: single blocks, imported
-  only when a configuration has them.
+  `cluster_directives`, `proxy_directives`, `remote_directives`, `tls_directives`, `websocket_directives`:
+  single blocks, imported only when a configuration has them.
 - `ignored_directives`: directives without effect in this server.
 
 Nothing here imports other parts of the server, except for its version.

@@ -2,7 +2,8 @@
 
 Each block has a table from directive to parse function and option. Directives that the official server has
 and this one does not support are errors: a server that silently drops `tls` or `accounts` is worse than one
-that does not start. Directives that only matter in clusters are validated and ignored (`ignored_directives`).
+that does not start. Directives that only matter to replicated streams are validated and ignored
+(`ignored_directives`).
 
 A key to which a value refers as a variable is not an unknown field, in any block.
 """
@@ -39,12 +40,12 @@ NO_PROFILE = (
 )
 
 UNSUPPORTED = frozenset(
-    """connect_error_reports default_js_domain feature_flags
+    """connect_error_reports feature_flags
     ocsp ocsp_cache prof_block_rate
     reconnect_error_reports resolver_tls""".split()
 )
 UNSUPPORTED_JETSTREAM = frozenset(
-    """extension_hint max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size
+    """max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size
     meta_compact_sync tpm""".split()
 )
 UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
@@ -163,6 +164,7 @@ _JETSTREAM: dict[str, tuple[str, Reader]] = {
     "store_dir": ("store_dir", text),
     "storedir": ("store_dir", text),
     "domain": ("domain", text),
+    "extension_hint": ("extension_hint", text),
     "max_memory_store": ("max_memory_bytes", storage_size),
     "max_mem_store": ("max_memory_bytes", storage_size),
     "max_mem": ("max_memory_bytes", storage_size),
@@ -277,6 +279,12 @@ def _inverted(node: ConfNode, name: str) -> bool:
     return not boolean(node, name)
 
 
+def _default_domains(node: ConfNode, name: str) -> Any:
+    from penstock.server.config.leaf_directives import default_domains
+
+    return default_domains(node, name)
+
+
 _TOP: dict[str, tuple[str, Reader]] = {
     "port": ("port", integer),
     "host": ("host", text),
@@ -347,6 +355,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "lame_duck_duration": ("lame_duck_duration_ns", duration_text),
     "lame_duck_grace_period": ("lame_duck_grace_period_ns", duration_text),
     "jetstream": ("jetstream", _jetstream),
+    "default_js_domain": ("default_js_domains", _default_domains),
 }
 _STORE_DIR = frozenset({"store_dir", "storedir"})
 _MAPPINGS = frozenset({"mappings", "maps"})
@@ -356,7 +365,27 @@ _ADDRESSES = {
     "https": ("http_host", "https_port"),
 }
 _TRACES = frozenset({"trace_verbose", "trace_headers"})
-_REMOTE_BLOCKS = frozenset({"cluster", "gateway", "leafnodes", "leaf", "mqtt"})
+
+
+def _cluster(node: ConfNode, name: str) -> dict[str, Any]:
+    from penstock.server.config.cluster_directives import cluster  # few servers are members of one
+
+    return cluster(node, name)
+
+
+def _leafnodes(node: ConfNode, name: str) -> dict[str, Any]:
+    from penstock.server.config.leaf_directives import leafnodes  # few servers have leaf nodes
+
+    return leafnodes(node, name)
+
+
+_BLOCKS: dict[str, Reader] = {  # set several options
+    "authorization": _authorization,
+    "cluster": _cluster,
+    "leafnodes": _leafnodes,
+    "leaf": _leafnodes,
+}
+_REMOTE_BLOCKS = frozenset({"gateway", "mqtt"})
 
 
 def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOptions:
@@ -382,8 +411,8 @@ def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOption
             found[option_port] = port
             if host is not None:
                 found[option_host] = host
-        elif name == "authorization":
-            found.update(_authorization(node, name))
+        elif name in _BLOCKS:
+            found.update(_BLOCKS[name](node, name))
         elif name in _TRACES:
             found[name] = boolean(node, name)
             if found[name]:
@@ -391,7 +420,7 @@ def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOption
         elif name in _REMOTE_BLOCKS:
             from penstock.server.config import remote_directives  # most configurations have none of them
 
-            found.update(remote_directives.checked(node, name, where))
+            remote_directives.check(node, name)
         elif name == "prof_port":
             _check_no_profile(node, name)
         elif name in _STORE_DIR:

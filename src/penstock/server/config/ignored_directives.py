@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.server.config.conf_parser import ConfMap, ConfNode
-from penstock.server.config.values import Reader, block, boolean, integer, shown, storage_size, text
+from penstock.server.config.values import Reader, block, boolean, integer, shown, storage_size
 
 CONCURRENT_IO = (4, 8192)
 NO_STAPLING = (
@@ -21,7 +21,6 @@ NO_PEER_CHECKS = "this server checks no certificates by OCSP, and has no respons
 NO_TPM = "this server takes no keys from a TPM; give the key itself: `key: $VARIABLE`"
 ACKS_V2 = "js_ack_fc_v2"
 NO_ACKS_V2 = f"{ACKS_V2} is on; this server has ack subjects of the first form alone"
-NO_LEAFNODES = "domains of accounts are for leaf nodes and MQTT, which this server doesn't have; leave it out"
 
 
 def _not_negative(read: Reader) -> Reader:
@@ -78,8 +77,6 @@ CHECKS: Mapping[str, Reader] = {
     "feature_flags": _feature_flags,
     "ocsp": _ocsp,
     "ocsp_cache": _ocsp_cache,
-    "default_js_domain": _refused(NO_LEAFNODES),
-    "extension_hint": text,
     "max_concurrent_io": _concurrent_io,
     "max_outstanding_catchup": storage_size,
     "meta_compact": _not_negative(integer),

@@ -19,6 +19,9 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     """Maximum bytes of all file streams; -1 (default) = 3/4 of the free disk space. `max_file_store`."""
     domain: str = ""
     """JetStream domain, one subject token. Default none. `domain`."""
+    extension_hint: str = ""
+    """With leaf nodes and no domain: `will_extend` lets `$JS.API` of the system account pass to a hub.
+    Default none. `extension_hint`."""
     unique_tag: str = ""
     """Prefix of the tag that must differ between the servers of a stream's replicas. Shown in monitoring; no
     effect without clustering. Default none. `unique_tag`."""

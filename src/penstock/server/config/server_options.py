@@ -17,7 +17,9 @@ from msgspec import Struct
 from penstock.errors import ConfigError
 from penstock.net.sockets import DEFAULT_HOST, DEFAULT_PORT
 from penstock.protocol.subjects import is_valid_subject
+from penstock.server.config.cluster_options import PING_INTERVAL_MAX_NS, ClusterOptions
 from penstock.server.config.jetstream_options import JetStreamOptions
+from penstock.server.config.leaf_options import LeafOptions
 from penstock.server.config.option_checks import (
     GLOBAL_ACCOUNT,
     NS,
@@ -43,7 +45,9 @@ __all__ = [
     "AccountJetStream",
     "AccountOptions",
     "CalloutOptions",
+    "ClusterOptions",
     "JetStreamOptions",
+    "LeafOptions",
     "MessageTrace",
     "ResolverOptions",
     "ServerOptions",
@@ -233,8 +237,17 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     client_advertise: str = ""
     """host[:port] for clients instead of the bound address. Default none. `client_advertise`."""
     cluster_name: str = ""
-    """Name of the cluster, without spaces; no effect without clustering. Default none.
-    `cluster.name`."""
+    """Name of the cluster, without spaces; not `_`. Default: a generated name, which gives way to a
+    configured one of another server. No effect without `cluster`. `cluster.name`."""
+    cluster: ClusterOptions | None = None
+    """Links to other servers; None (default) = off. `cluster`."""
+
+    leafnodes: LeafOptions | None = None
+    """Leaf nodes of this server, and hubs whose leaf node it is; None (default) = off. `leafnodes`,
+    `leaf`."""
+    default_js_domains: tuple[tuple[str, str], ...] = ()
+    """(account, domain) pairs. An empty domain lets `$JS.API` of the account pass leaf node links, for
+    installations without domains. Default none. `default_js_domain`."""
 
     http_host: str = ""
     """Address of HTTP monitoring. Default: `host`. In `http`."""
@@ -412,6 +425,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"server_name is {self.server_name!r}: server name cannot contain spaces")
         if " " in self.cluster_name:
             raise ConfigError(f"cluster.name is {self.cluster_name!r}: cluster name cannot contain spaces")
+        if self.cluster_name == "_":
+            raise ConfigError("cluster.name is '_': cluster name is reserved")
+        if self.cluster is not None and self.jetstream is not None:
+            raise ConfigError(
+                "jetstream and cluster exclude each other: this server does not replicate streams, so each "
+                "member would answer every JetStream request; turn one of them off"
+            )
         self._check_monitoring()
         self._check_authorization()
 
@@ -449,8 +469,16 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 
     def ping_interval_ns_of(self, kind: str) -> int:
         """Idle time after which clients of this kind are pinged, ns."""
+        if kind == "route" and self.cluster is not None:
+            return min(self.cluster.ping_interval_ns or self.ping_interval_ns, PING_INTERVAL_MAX_NS)
+        if kind == "leaf":
+            return min(self.ping_interval_ns, PING_INTERVAL_MAX_NS)  # for the level of `s2_auto`
         own = self.websocket.ping_interval_ns if kind == "websocket" and self.websocket is not None else 0
         return own or self.ping_interval_ns
+
+    def ping_max_of(self, kind: str) -> int:
+        """Number of unanswered pings after which connections of this kind are stale."""
+        return (self.cluster.ping_max if kind == "route" and self.cluster is not None else 0) or self.ping_max
 
     def jetstream_accounts(self) -> dict[str, AccountJetStream]:
         """JetStream limits by account: of `$G` when there are no other accounts, else of accounts that have
@@ -458,6 +486,25 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         if all(account.name == self.system_account for account in self.accounts):
             return {GLOBAL_ACCOUNT: AccountJetStream()}
         return {account.name: account.jetstream for account in self.accounts if account.jetstream is not None}
+
+    def _check_leafnodes(self) -> None:
+        if any(account == self.system_account for account, _ in self.default_js_domains):
+            raise ConfigError(f'system account "{self.system_account}" can not be in default_js_domain')
+        if self.leafnodes is None:
+            return
+        if self.trusts_operators:
+            if self.leafnodes.users:
+                raise ConfigError("operator mode does not allow specifying users in leafnode config")
+            if any(not remote.account.startswith("A") for remote in self.leafnodes.remotes):
+                raise ConfigError(
+                    "operator mode requires account nkeys in remotes. Please add an `account` key to each "
+                    "remote in your `leafnodes` section, to assign it to an account"
+                )
+            return
+        known = {account.name for account in self.accounts} | {GLOBAL_ACCOUNT, self.system_account}
+        for account, where in self.leafnodes.named_accounts():
+            if account not in known:
+                raise ConfigError(f'cannot find local account "{account}" specified in leafnode {where}')
 
     def _check_accounts(self) -> None:
         names = [account.name for account in self.accounts]
@@ -508,6 +555,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             check(self)
         elif self.default_sentinel:
             raise ConfigError("default sentinel requires operators and accounts")
+        self._check_leafnodes()
         self._check_accounts()
         if self.users and self.token:
             raise ConfigError("Can not have a token and a users array")

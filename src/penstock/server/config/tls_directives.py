@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.server.config.block_fields import fields
 from penstock.server.config.conf_parser import ConfNode
-from penstock.server.config.server_options import TlsOptions
+from penstock.server.config.tls_options import RemoteTlsOptions, TlsOptions
 from penstock.server.config.values import Reader, block, boolean, duration, text
 
 _PIN = re.compile(r"[0-9a-f]{64}")
@@ -24,11 +24,23 @@ def tls(node: ConfNode, name: str) -> TlsOptions:
     """Reads the block. Raises ConfigError."""
     found = fields(block(node, name), _TLS, UNSUPPORTED)
     found.update(found.pop("first", {}))
-    found.pop("insecure", None)  # concerns outgoing connections only
     if found.get("verify_and_map"):
         found["verify"] = True
     try:
         return TlsOptions(**found)
+    except ConfigError as error:
+        raise node.where.error(error.message) from error
+
+
+def remote_tls(node: ConfNode, name: str) -> RemoteTlsOptions:
+    """Reads the block of a connection that this server dials, in which only accepting sides need a
+    certificate. Raises ConfigError."""
+    found = fields(block(node, name), _TLS, UNSUPPORTED)
+    found.update(found.pop("first", {}))
+    for accepting in ("verify", "verify_and_map", "pinned_certs", "handshake_first_wait_ns"):
+        found.pop(accepting, None)
+    try:
+        return RemoteTlsOptions(**found)
     except ConfigError as error:
         raise node.where.error(error.message) from error
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from penstock.server.auth.logins import Logins
     from penstock.server.client_tls import Encryption
     from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.links.leafs import Leafs
+    from penstock.server.links.routes import Routes
     from penstock.server.monitoring.monitor import Monitor
     from penstock.server.server_context import ServerContext
     from penstock.server.session import Session
@@ -37,6 +39,10 @@ class MonitoredServer(Protocol):
     def monitor(self) -> Monitor | None: ...
     @property
     def websockets(self) -> Websockets | None: ...
+    @property
+    def routes(self) -> Routes | None: ...
+    @property
+    def leafs(self) -> Leafs | None: ...
     @property
     def encryption(self) -> Encryption | None: ...
     @property

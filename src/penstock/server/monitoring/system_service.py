@@ -33,11 +33,13 @@ from penstock.protocol.durations import format_time
 from penstock.protocol.ids import NuidGenerator
 from penstock.protocol.json_names import decode_body
 from penstock.server.auth.authenticator import GLOBAL_ACCOUNT
+from penstock.server.links.remote_connections import RemoteConnections
 from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import VERSION
 
 if TYPE_CHECKING:
     from penstock.routing.account import Account
+    from penstock.server.links.leaf_session import LeafSession
     from penstock.server.monitoring.monitored_server import MonitoredServer
     from penstock.server.monitoring.pages.page_options import Page, Steps
     from penstock.server.session import Session
@@ -46,6 +48,7 @@ USER_INFO = b"$SYS.REQ.USER.INFO"
 STATSZ_INTERVAL_S = 10.0
 STATSZ_FIRST_S = (0.25, 1.0, 2.0, 4.0, 8.0)  # more often after the start
 CONNECTIONS_INTERVAL_S = 30.0
+CONNECTIONS_SOON_S = 0.25
 TASKS_MAX = 64
 ADVISORY = "io.nats.server.advisory.v1."
 SERVER_PAGES = (
@@ -85,6 +88,8 @@ class SystemService:
         self.new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         self._timer: asyncio.TimerHandle | None = None
         self._connections_timer: asyncio.TimerHandle | None = None
+        self.elsewhere = RemoteConnections(context.server_id)
+        server.accounts.count_also(self.elsewhere.count)
         server.accounts.when_created(self._serve)
 
     @property
@@ -116,11 +121,12 @@ class SystemService:
         if not self._is_on:
             return
         subscribe = account.subscribe_service
-        subscribe(USER_INFO, self._answer(account, self._user_info))
+        # Each server answers its own clients; the others need not know.
+        subscribe(USER_INFO, self._answer(account, self._user_info), private=True)
         if account.name != self.account_name:
             for subject, name in (("SERVER.PING.CONNZ", "CONNZ"), ("ACCOUNT.PING.CONNZ", "CONNZ"),
                                   ("ACCOUNT.PING.STATZ", "STATZ")):  # fmt: skip
-                subscribe(f"$SYS.REQ.{subject}".encode(), self._own(account, name))
+                subscribe(f"$SYS.REQ.{subject}".encode(), self._own(account, name), private=True)
             return
         ping, own = "$SYS.REQ.SERVER.PING", f"$SYS.REQ.SERVER.{self._context.server_id}"
         subscribe(ping.encode(), self._answer(account, self._pinged("STATSZ")))
@@ -130,11 +136,14 @@ class SystemService:
         for name in CONTROLS:
             subscribe(f"{own}.{name}".encode(), self._answer(account, self._control(name)))
         subscribe(b"$SYS.REQ.ACCOUNT.NSUBS", self._answer(account, self._num_subscribers))
-        subscribe(b"$SYS.DEBUG.SUBSCRIBERS", self._answer(account, self._debug_subscribers))
+        subscribe(b"$SYS.DEBUG.SUBSCRIBERS", self._answer(account, self._debug_subscribers), private=True)
         if self._server.accounts.operators is not None:
             from penstock.server.auth.claims_service import ClaimsService
 
             ClaimsService(self._context, self._server.accounts.operators, self.describe).serve(account)
+        if self._context.options.cluster is not None:
+            subscribe(b"$SYS.ACCOUNT.*.SERVER.CONNS", self._note_connections)
+            subscribe(b"$SYS.SERVER.*.SHUTDOWN", self._note_shutdown)
         for name in ACCOUNT_PAGES:
             subscribe(f"$SYS.REQ.ACCOUNT.*.{name}".encode(), self._answer(account, self._account_page(name)))
 
@@ -230,7 +239,17 @@ class SystemService:
         tags = context.options.server_tags
         if not all(tag.strip().lower() in tags for tag in wanted.tags):
             return False
-        return not wanted.cluster and wanted.domain in ("", domain)
+        cluster = self._cluster()
+        if wanted.cluster and (
+            wanted.cluster != cluster if wanted.exact_match else wanted.cluster not in cluster
+        ):
+            return False
+        return wanted.domain in ("", domain)
+
+    def _cluster(self) -> str:
+        """Name of the cluster; "" = this server stands alone."""
+        routes = self._server.routes
+        return routes.mesh.cluster_name if routes is not None else ""
 
     def _server_page(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
         def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
@@ -285,7 +304,9 @@ class SystemService:
         if name == "JSZ":
             return jsz.account_jsz(server, replace(decode_body(payload, jsz.JszOptions), account=account))
         if name == "LEAFZ":
-            return self._enveloped(remote_servers.leafz(server, remote_servers.RemotesOptions()))
+            return self._enveloped(
+                remote_servers.leafz(server, remote_servers.RemotesOptions(account=account))
+            )
         if name == "INFO":
             return self._enveloped(accounts.account_info(server, account))
         if name == "CONNS":
@@ -359,18 +380,67 @@ class SystemService:
         """Publishes LAMEDUCK."""
         self._publish_event(f"$SYS.SERVER.{self._context.server_id}.LAMEDUCK", self.describe)
 
+    def leaf_changed(self, session: LeafSession, is_here: bool) -> None:
+        """A leaf node link was registered or is gone. As on the official server, its events are those of a
+        client, of the side that dialled."""
+        account = session.link.account
+        assert account is not None
+        name = account.name
+        if is_here and session.link.remote is None:
+            self._publish_event(
+                f"$SYS.ACCOUNT.{name}.LEAFNODE.CONNECT",
+                lambda: {"server": self.describe(), "acc": name},
+            )
+        if is_here and session.link.remote is not None:
+            self._publish_event(
+                f"$SYS.ACCOUNT.{name}.CONNECT",
+                lambda: self._advisory("client_connect", client=describe_leaf(session)),
+            )
+        self._publish_num_connections(name)
+
+    def peer_changed(self, server_id: str, is_here: bool) -> None:
+        """Another server of the cluster came or went."""
+        if is_here:
+            self._publish_connections_soon()
+        else:
+            self.elsewhere.forget(server_id)
+
+    def _publish_connections_soon(self) -> None:
+        """Tells a new server the counts of all accounts, without waiting for the interval. Its interest
+        arrives shortly after its first connection."""
+        loop = asyncio.get_running_loop()
+        if self._connections_timer is not None:
+            self._connections_timer.cancel()
+        self._connections_timer = loop.call_later(CONNECTIONS_SOON_S, self._publish_connections)
+
     def _tick(self) -> None:
         self._publish_event(f"$SYS.SERVER.{self._context.server_id}.STATSZ", self.statsz)
+        self._schedule_tick()
+
+    def _schedule_tick(self) -> None:
         delay_s = next(self._delays, STATSZ_INTERVAL_S)
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(delay_s, faults.contain, self._tick, self._tick_failed)
+
+    def _tick_failed(self, error: Exception) -> None:
+        faults.note("the server's statistics", error)
+        self._schedule_tick()
 
     def _publish_connections(self) -> None:
         """Publishes the counts of all accounts with connections, every CONNECTIONS_INTERVAL_S."""
         inhabited = {one.identity.account for one in self._server.sessions.values() if one.identity}
         for name in inhabited:
             self._publish_num_connections(name)
-        loop = asyncio.get_running_loop()
-        self._connections_timer = loop.call_later(CONNECTIONS_INTERVAL_S, self._publish_connections)
+        self._schedule_connections()
+
+    def _schedule_connections(self) -> None:
+        self._connections_timer = asyncio.get_running_loop().call_later(
+            CONNECTIONS_INTERVAL_S, faults.contain, self._publish_connections, self._connections_failed
+        )
+
+    def _connections_failed(self, error: Exception) -> None:
+        faults.note("the counts of connections", error)
+        self._schedule_connections()
 
     def _publish_num_connections(self, account: str) -> None:
         """Publishes an account's count, also on the subject of older tools."""
@@ -394,6 +464,18 @@ class SystemService:
             self._trace(name, body)
             account.publish(name, body)
 
+    # -- other servers
+
+    def _note_connections(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, _: object
+    ) -> None:
+        """Another server tells its number of connections in an account, which count towards the limit."""
+        for account in self.elsewhere.note(payload):
+            self._server.accounts.close_excess(account, self.elsewhere.count(account))
+
+    def _note_shutdown(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, _: object) -> None:
+        self.elsewhere.forget(subject.split(b".")[2].decode("utf-8", "replace"))
+
     # -- contents
 
     def describe(self) -> Page:
@@ -413,6 +495,8 @@ class SystemService:
         }
         if context.options.jetstream is not None and context.options.jetstream.domain:
             page["domain"] = context.options.jetstream.domain
+        if self._cluster():
+            page["cluster"] = self._cluster()
         if context.options.server_tags:
             page["tags"] = context.options.server_tags
         if context.options.server_metadata:
@@ -434,6 +518,23 @@ class SystemService:
             "server": self.describe(),
             **fields,
         }
+
+
+def describe_leaf(session: LeafSession) -> Page:
+    """A leaf node link in events, without empty fields."""
+    account = session.link.account
+    about: Page = {
+        "start": format_time(session.started_ns),
+        "host": session.peer[0],
+        "id": session.cid,
+        "acc": account.name if account is not None else "",
+        "user": session.identity.user if session.identity is not None else "",
+        "name": session.link.name,
+        "ver": session.options.version,
+        "rtt": session.rtt_ns,
+        "kind": "Leafnode",
+    }
+    return {key: value for key, value in about.items() if value not in ("", 0)}
 
 
 def describe_client(session: Session) -> Page:

@@ -6,11 +6,14 @@ taken from the clock; `ARGS="--first n"` sets it. Everything follows from the se
 fresh seeds, because fixed ones find nothing new, and every seed that failed once
 (tests/simulation/regression_seeds.py).
 
-runner.py runs a seed: it draws actions (workload.py), runs them in the simulator (simulator.py: engine,
-store, clock and the clients' side) and lets the checkers look (stream_checks.py, consumer_checks.py). Batches
-have publishers (batchwork.py), models (atomic_checks.py, fast_checks.py) and a registry
-(batch_publishers.py). dead_letter_checks.py follows dead letters; feature_checks.py is the base of the checks
-for special configurations. sim_executor.py replaces the disk threads, sim_disk.py the disk.
+runner.py runs a seed: it draws actions (workload.py, with stream_work.py, consumer_work.py and disk_work.py),
+runs them in the simulator (simulator.py: engine, store, clock and the clients' side) and lets the checkers
+look (stream_checks.py, consumer_checks.py); draining.py ends the run. Batches have publishers
+(batchwork.py), models (atomic_checks.py, fast_checks.py) and a registry (batch_publishers.py).
+dead_letter_checks.py follows dead letters, pin_checks.py pinned clients; feature_checks.py is the base of the
+checks for special configurations. replicas.py follows every stream with a second instance that applies its
+commands (following_replica.py). quorum_commit.py commits by imagined replicas, observed_commit.py reports
+failed syncs. sim_executor.py replaces the disk threads, sim_disk.py the disk.
 """
 
 from __future__ import annotations
@@ -28,3 +31,12 @@ def require(holds: bool, rule: str, what: str) -> None:
     """Raises Violation unless `holds`. For rare checks, since `what` is built in any case."""
     if not holds:
         raise Violation(rule, what)
+
+
+def check_committed(stream: str, seq: int, what: str, committed: int | None) -> None:
+    """Raises Violation when the message at `seq` leaves the server before a majority has it. committed: the
+    last sequence that one has; None: of a commit that takes none."""
+    if committed is not None and seq > committed:
+        raise Violation(
+            "acked means committed", f"{stream} {seq} is {what}, and the majority has {committed}"
+        )

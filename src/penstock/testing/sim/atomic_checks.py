@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from penstock.protocol.api import RetentionPolicy
-from penstock.testing.sim import Violation, require
+from penstock.testing.sim import Violation, check_committed, require
 from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
 
 TIMEOUT_NS = 10_000_000_000
@@ -93,10 +93,22 @@ class AtomicRecord:
         self._whole: list[list[SimPublish]] = []  # stored batches of which some message is left
         self._reads: list[set[int]] = []  # tags, one set per read of the whole stream
 
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self._record.name
+
     def applied(self, now: int, *, refusing: bool) -> None:
         """Records that the server applied all arrivals. refusing: it rejected every publish to the stream."""
         self._applied += [Applied(arrival, now, refusing) for arrival in self.arrivals]
         self.arrivals.clear()
+
+    def answered(self, number: int, answer: bytes, committed: int | None) -> None:
+        """Records a response. committed: the last sequence that may be acked; None: any."""
+        self.answers[number] = answer
+        said: dict[str, Any] = json.loads(answer) if answer else {}
+        if "error" not in said:
+            check_committed(self.name, said.get("seq", 0), "acked with its batch", committed)
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
         """Checks a tick: everything that arrived was decided and got its response."""

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from penstock.kernels.wire.sinks import Sink
 from penstock.testing.sim import Violation
@@ -22,9 +23,11 @@ class StreamBatches:
 
 
 class BatchBook:
-    """The batches of all streams, and the inboxes for their responses."""
+    """The batches of all streams, and the inboxes for their responses. committed: gives the last sequence of
+    a stream that may be acked; None: any."""
 
-    def __init__(self) -> None:
+    def __init__(self, committed: Callable[[str], int | None]) -> None:
+        self._committed = committed
         self._streams: dict[str, StreamBatches] = {}
         self._numbers = itertools.count(1)
         self._inboxes: dict[int, AtomicRecord] = {}
@@ -100,10 +103,11 @@ class BatchBook:
         atomic = self._inboxes.pop(number, None)
         if atomic is None:
             raise Violation("answers", f"{subject!r} got a second answer: {payload!r}")
-        atomic.answers[number] = payload
+        atomic.answered(number, payload, self._committed(atomic.name))
 
     def on_fast_answer(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         batch_id = subject.split(b".")[2].decode()
-        self._fast[batch_id].answered(batch_id, payload)
+        fast = self._fast[batch_id]
+        fast.answered(batch_id, payload, self._committed(fast.name))

@@ -234,6 +234,7 @@ def _send_fast(sim: Simulator, arrival: fast_checks.FastArrival, header: bytes, 
     batch = arrival.batch
     sim.say(f"{batch.id} {arrival.seq} {arrival.operation.name.lower()} to {batch.record.name}")
     sim.batches.of(batch.record).fast.arrivals.append(arrival)
+    batch.uncertain |= sim.faulty()  # a request before the tick may apply it, then write the stream again
     one = arrival.publish
     subject = one.sent if one is not None else f"{batch.record.name}.x"
     reply = batch.reply(arrival.seq, arrival.operation)

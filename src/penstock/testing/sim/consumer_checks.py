@@ -5,6 +5,7 @@
 - Acked messages are not redelivered: after a killed process if the ack's tick ended, after a power failure if
   it was confirmed (with sync always).
 - With key-shared delivery, one message per key is in flight, and those of a key are in order.
+- A reset survives a killed process as a whole or not at all, and stays where it began.
 - The ack floor never decreases, pending messages were delivered and not acked, and num_pending is correct.
 """
 
@@ -12,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.jetstream.consumer.consumer_config import KEY_TOKEN
+from penstock.jetstream.consumer.consumer_config import DEAD_LETTER_KEY, KEY_TOKEN, filters_of
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-from penstock.jetstream.consumer.dead_letters import METADATA_KEY
 from penstock.protocol.acks import AckSubject
 from penstock.protocol.subjects import matches
 from penstock.testing.sim import Violation, require
@@ -52,6 +52,9 @@ class ConsumerRecord:
         self.acked_late: set[int] = set()  # ... but were acked after all
         self.was_removed = False  # removed while the disk kept its files: its earlier history is unknown
         self.rewired = False  # filters or keys were updated
+        self.is_resetting = False  # a reset is in flight, or failed halfway: it may apply at a restart
+        self.was_reset = False
+        self.resets = self.since = 0  # as the server had them after its last response
         self.start = 1
         self.newest = 0
         self.floor = self.kept_floor = 0
@@ -66,7 +69,7 @@ class ConsumerRecord:
         self.config = config
         metadata = config.get("metadata") or {}
         self.key_token = int(metadata.get(KEY_TOKEN, 0))
-        self.dead_letter = str(metadata.get(METADATA_KEY, ""))
+        self.dead_letter = str(metadata.get(DEAD_LETTER_KEY, ""))
         self.had_keys |= self.key_token > 0
         self.policy = config.get("ack_policy", "none")
         self.filters: list[str] = config.get("filter_subjects") or []
@@ -86,9 +89,24 @@ class ConsumerRecord:
         }
         filters, firsts = self.filters, self.firsts
         self.configure(config)
+        self._note_resets(consumer)
         if self.resume and self.filters != filters:
             self.starts_with_lasts(self.resume, record)
             self.firsts |= firsts
+
+    def start_over(self, before: ConsumerRecord, consumer: ConsumerReplica, record: StreamRecord) -> None:
+        """Begins where a reset put the consumer. before: its record until then."""
+        self.was_reset = self.was_removed = True
+        self.had_keys |= before.had_keys
+        self.rewired |= before.rewired
+        self.start = consumer.meta.start_seq
+        self.newest = self.recovered = consumer.since - 1
+        self._note_resets(consumer)
+        if not self.simple_start:
+            self.starts_with_lasts(consumer.meta.resume_seq, record)
+
+    def _note_resets(self, consumer: ConsumerReplica) -> None:
+        self.resets, self.since = consumer.state.resets, consumer.since
 
     def _is_last(self, seq: int, times: int) -> bool:
         """Whether it reached max_deliver."""
@@ -137,6 +155,7 @@ class ConsumerRecord:
             raise Violation("delivered", f"{where} is not in the stream")
         if not self.config.get("headers_only"):
             require(payload == held.payload, "delivered", f"{where} came as {payload!r}, is {held}")
+        record.shown.add(seq)
         # Pending messages are redelivered whatever the filters are now, and so are messages that were parked
         # when they changed.
         parked = self.had_keys and (self.rewired or (self.was_removed and seq <= self.recovered))
@@ -278,6 +297,11 @@ class ConsumerRecord:
         """Compares the recovered state with what must have survived, and adopts it."""
         where = f"{self.stream} > {self.name}"
         state = consumer.state
+        if self.was_reset and power and always:
+            require(
+                state.delivered_consumer <= self.consumer_seq, "resets stay",
+                f"{where}: {state.delivered_consumer} delivered, {self.consumer_seq} came since the reset",
+            )  # fmt: skip
         if power:
             self.settled = set(self.confirmed) if always else set()
             self.confirmed &= self.settled
@@ -310,6 +334,19 @@ class ConsumerRecord:
             self.settled = {seq for seq in self.settled if seq <= state.delivered_stream}
         self.adopt(consumer)
 
+    def check_resets(self, consumer: ConsumerReplica) -> None:
+        """After a killed process: a reset is there as a whole or not at all, and stays where it began."""
+        state, since = consumer.state, consumer.since
+        where = f"{self.stream} > {self.name}: {state.resets} resets after {self.resets}, since {since}"
+        if set(filters_of(consumer.config)) != set(self.filters):
+            return  # a request whose response was lost changed both
+        if state.resets == self.resets:
+            require(since == self.since, "resets are whole", f"{where}, was {self.since}")
+        elif state.resets > self.resets:
+            is_whole = self.is_resetting and not state.delivered_consumer
+            require(is_whole, "resets are whole", f"{where}, with {state.delivered_consumer} deliveries")
+        require(state.delivered_stream >= since - 1, "resets are whole", f"{where}: {state.delivered_stream}")
+
     def note_restored(self, consumer: ConsumerReplica, record: StreamRecord) -> None:
         """Handles messages whose removal a power failure or a failing disk revoked: the consumer's state may
         have been written since."""
@@ -322,6 +359,7 @@ class ConsumerRecord:
         """Adopts the server's state."""
         state = consumer.state
         self.start = consumer.meta.start_seq
+        self._note_resets(consumer)
         self.delivered = pending_of(consumer)
         self.outstanding = [one for one in self.outstanding if one[1] in self.delivered]
         self.exhausted.clear()

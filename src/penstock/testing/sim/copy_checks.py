@@ -128,7 +128,7 @@ class Copies(Feature):
         self._tick_from = self.record.last_seq
         stream = self._sim.engine.streams.get(self.record.name)
         self._taken = (
-            {key_of(one.source): one.seq for one in stream.source_states} if stream is not None else {}
+            {key_of(one.source): one.seq for one in stream.sources.states} if stream is not None else {}
         )
 
     def _is_copy(self, held: Held, source: StreamSource, original: Held, ident: str) -> bool:
@@ -174,7 +174,7 @@ class Copies(Feature):
     def _fresh(self) -> Iterator[Held]:
         """Copies of this tick, visible in the log or not."""
         stream, config = self._sim.engine.streams[self.record.name], self.record.config
-        for source_state in stream.source_states:
+        for source_state in stream.sources.states:
             name, taken = source_state.source.name, self._taken.get(key_of(source_state.source), 0)
             for origin in self._sim.origins.of(name):
                 for held in origin.held.values():
@@ -220,7 +220,7 @@ class Copies(Feature):
         """Handles a request that removed messages in the tick that stored them. count: messages that no look
         saw. Copies up to the server's position may be among them: they must not come again."""
         stream = self._sim.engine.streams[self.record.name]
-        for source_state in stream.source_states if count > 0 and not self._shows_everything() else ():
+        for source_state in stream.sources.states if count > 0 and not self._shows_everything() else ():
             key, ident = key_of(source_state.source), source_state.ident
             past, past_ident = self._before.get(key, (0, ""))
             for held in self._wanted(source_state.source, past if ident == past_ident else 0, ident):
@@ -271,7 +271,7 @@ class Copies(Feature):
         """Checks completeness, after enough time with a working disk."""
         stream = self._sim.engine.streams[self.record.name]
         config = self.record.config
-        for source_state, info in zip(stream.source_states, self._infos(stream), strict=True):
+        for source_state, info in zip(stream.sources.states, self._infos(stream), strict=True):
             origin = self._sim.engine.streams.get(source_state.source.name)
             if origin is None or self.record.damaged or origin.durability.failure is not None:
                 continue
@@ -303,7 +303,7 @@ class Copies(Feature):
 
         Called at the write: removals by deliveries are written in the next tick.
         """
-        for source_state in stream.source_states:
+        for source_state in stream.sources.states:
             self._written[key_of(source_state.source)] = (source_state.seq, source_state.ident)
 
     def lasts(self) -> None:
@@ -333,7 +333,7 @@ class Copies(Feature):
         stream = self._sim.engine.streams.get(self.record.name)
         if stream is None or stream.config.mirror is not None:
             return
-        for one in stream.source_states:
+        for one in stream.sources.states:
             self._stood.setdefault(key_of(one.source), {})[stream.log.last_seq] = (one.seq, one.ident)
 
     def _still_known(self, kept: Mapping[str, Position], *, is_lossy: bool) -> dict[str, Position]:
@@ -352,7 +352,7 @@ class Copies(Feature):
         lost = {} if is_lossy else self._lost()
         known = {}
         for source_state in (
-            stream.source_states if stream is not None and stream.config.mirror is None else ()
+            stream.sources.states if stream is not None and stream.config.mirror is None else ()
         ):
             key, ident = key_of(source_state.source), source_state.ident
             most, stood_ident = self._stood_at(key, last_seq)
@@ -446,7 +446,7 @@ class Copies(Feature):
         """Handles a source that is added again. Without a copy yet, the server continues after its recorded
         position, if that is left, or after the last copy in the log."""
         stream = self._sim.engine.streams[self.record.name]
-        [position] = [(one.seq, one.ident) for one in stream.source_states if key_of(one.source) == key]
+        [position] = [(one.seq, one.ident) for one in stream.sources.states if key_of(one.source) == key]
         seq, ident = self._upto.get(key, (0, most[1]))
         if ident == most[1] == position[1] and seq < position[0] <= most[0]:
             self._upto[key] = self._before[key] = position

@@ -9,6 +9,7 @@ order.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -132,4 +133,9 @@ class Counters(Feature):
 
 
 def _sum_of(held: Held) -> int:
-    return int(json.loads(held.payload)["val"])
+    return _sum_in(held.payload)
+
+
+@lru_cache(4096)
+def _sum_in(payload: bytes) -> int:
+    return int(json.loads(payload)["val"])

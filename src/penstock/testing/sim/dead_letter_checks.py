@@ -28,6 +28,7 @@ class DeadLetterChecks:
     def __init__(self) -> None:
         self._stored: dict[bytes, int] = {}  # by message id
         self._repeatable: set[bytes] = set()  # of those, where a crash revoked what their consumers recorded
+        self._started_over: set[bytes] = set()  # first parts of their ids, for consumers that were reset
         self._lossy = False  # messages were lost: sequences may be reused
         self._looked_upto = 0
 
@@ -53,13 +54,18 @@ class DeadLetterChecks:
         if lossy:
             self._repeatable.update(self._stored)
 
+    def started_over(self, consumer: ConsumerRecord) -> None:
+        """A consumer was reset: it may give up messages once more."""
+        self._started_over.add(_id_start(consumer))
+
     def _take(self, stream: StreamReplica, seq: int, streams: Streams, consumers: Consumers) -> None:
         dead_letter = stream.log.load(seq)
         if dead_letter is None:
             return  # the checks of its stream decide whether it may be missing
         about = {name: headers.value_of(dead_letter.header, name) or b"" for name in _ABOUT}
         msg_id = about[headers.MSG_ID]
-        if msg_id in self._stored and msg_id not in self._repeatable:
+        again = msg_id in self._repeatable or msg_id.rpartition(b".")[0] in self._started_over
+        if msg_id in self._stored and not again:
             raise Violation("dead letters", f"{msg_id!r} is stored at {self._stored[msg_id]} and {seq}")
         self._stored[msg_id] = seq
         source, name = about[dead_letters.STREAM].decode(), about[dead_letters.CONSUMER].decode()
@@ -88,9 +94,13 @@ class DeadLetterChecks:
                 if times >= consumer.max_deliver and seq not in pending and seq not in consumer.settled
             }  # fmt: skip
         for seq in sorted(wanted - record.left_otherwise - consumer.acked_late):
-            msg_id = f"dead-letter.{consumer.stream}.{consumer.name}.{consumer.created}.{seq}".encode()
+            msg_id = b"%b.%d" % (_id_start(consumer), seq)
             if msg_id not in self._stored and (seq in record.live or seq in record.ever):
                 raise Violation("dead letters", f"{msg_id!r} was given up, and there is no letter")
+
+
+def _id_start(consumer: ConsumerRecord) -> bytes:
+    return f"dead-letter.{consumer.stream}.{consumer.name}.{consumer.created}".encode()
 
 
 _ABOUT = (headers.MSG_ID, dead_letters.STREAM, dead_letters.CONSUMER, dead_letters.SEQUENCE)

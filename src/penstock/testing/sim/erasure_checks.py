@@ -10,16 +10,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.kernels.log.records import Corrupt, RecordReader
+from penstock.kernels.log.records import Corrupt
 from penstock.protocol.api import PersistMode
 from penstock.store.envelope import is_enveloped
+from penstock.store.erasures import RECORD_BYTES_MIN, read_records
 from penstock.testing.sim import require
 
 if TYPE_CHECKING:
     from penstock.testing.sim.simulator import Simulator
     from penstock.testing.sim.stream_checks import StreamRecord
 
-_MESSAGE = 0
+_MESSAGE, _REMOVED = 0, 1  # kinds of records
 
 
 class Erased:
@@ -62,14 +63,19 @@ def _messages_of(stream: str) -> Path:
 
 
 def _sequences(sim: Simulator, path: Path) -> set[int]:
-    """The sequences of the messages in a block file."""
+    """The sequences of the messages in a block file, and of records that are half overwritten."""
     if path.suffix != ".blk":
         return set()
     data = sim.disk.map(path)
     if is_enveloped(data):
         data = memoryview(sim.store._files.file_cipher.decode(data, path).data)
-    reader, found = RecordReader(data), set()
-    while (record := reader.next()) is not None and not isinstance(record, Corrupt):
-        if record[0] == _MESSAGE:
+    found = set()
+    for at, record in read_records(data):
+        if isinstance(record, Corrupt):
+            # Only a tombstone as long as a message: the sequence of a message that was lost is used again.
+            size, tagged = (int.from_bytes(data[a:b], "little") for a, b in ((at, at + 4), (at + 4, at + 12)))
+            if tagged >> 48 == _REMOVED and size & 0x7FFFFFFF > RECORD_BYTES_MIN:
+                found.add(tagged & (1 << 48) - 1)
+        elif record[0] == _MESSAGE:
             found.add(record[1])
     return found

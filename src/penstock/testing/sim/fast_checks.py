@@ -9,11 +9,12 @@ the arrivals. Which messages were rejected is taken from the responses.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from penstock.protocol.api import RetentionPolicy
 from penstock.protocol.batch import Operation
-from penstock.testing.sim import Violation, require
+from penstock.testing.sim import Violation, check_committed, require
 from penstock.testing.sim.stream_checks import Held, SimPublish, StreamRecord
 
 TIMEOUT_NS = 10_000_000_000
@@ -190,6 +191,7 @@ class FastRecord:
         self.batches: list[FastBatchModel] = []  # not ended by their publishers
         self.arrivals: list[FastArrival] = []  # since the last tick
         self.answers: dict[str, list[dict[str, Any]]] = {}
+        self._flows: list[tuple[str, int, int | None]] = []  # batch, number, and what was committed then
         self._applied = 0  # of the arrivals
         self._answered: set[int] = set()  # how many were applied when the server sent its responses
 
@@ -197,10 +199,28 @@ class FastRecord:
         """Records that the server applied all arrivals."""
         self._applied = len(self.arrivals)
 
-    def answered(self, batch_id: str, answer: bytes) -> None:
-        """Records a response about a batch."""
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self._record.name
+
+    def answered(self, batch_id: str, answer: bytes, committed: int | None) -> None:
+        """Records a response about a batch. committed: the last sequence that may be acked; None: any."""
         self._answered.add(self._applied)
-        self.answers.setdefault(batch_id, []).append(json.loads(answer))
+        said = json.loads(answer)
+        self.answers.setdefault(batch_id, []).append(said)
+        if said.get("type") == "ack":
+            # By its number in the batch: where it is stored, the end of the tick shows.
+            self._flows.append((batch_id, said["seq"], committed))
+        elif said.get("count"):
+            check_committed(self.name, said["seq"], "acked with its batch", committed)
+
+    def _check_flows_committed(self, batches: Iterable[FastBatchModel]) -> None:
+        flows, self._flows = self._flows, []
+        stored = {batch.id: batch.stored for batch in batches}
+        for batch_id, upto, committed in flows:
+            last = max((at for seq, at in stored.get(batch_id, {}).items() if seq <= upto), default=0)
+            check_committed(self.name, last, f"acked with {upto} of {batch_id}", committed)
 
     def end_tick(self, now: int, *, faulty: bool) -> None:
         """Checks a tick: everything that arrived was decided and got its response."""
@@ -226,6 +246,7 @@ class FastRecord:
             if not unsure:
                 self._check_responses(batch, walk, responses)
                 self._check_flow(batch, walk, flows)
+        self._check_flows_committed([*self.batches, *(arrival.batch for arrival in arrivals)])
         for batch in self.batches:
             late = answers.pop(batch.id, [])  # flow acks due while the stream could not send acks
             for one in late:
@@ -315,6 +336,7 @@ class FastRecord:
         self.arrivals.clear()
         self.answers.clear()
         self._answered.clear()
+        self._flows.clear()
         self._applied = 0
 
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class LogTap(logging.Handler):
-    """The tap of one simulator. Without flipped bits, the server must not leave out anything it finds."""
+    """The tap of one simulator. A run enters it once, which makes the entries for each call cheap. Without
+    flipped bits, the server must not leave out anything it finds."""
 
     def __init__(self, sim: Simulator) -> None:
         super().__init__(logging.WARNING)

@@ -13,8 +13,8 @@ class OpenedStreams:
     Recovery appends to streams (markers of expired messages, messages of schedules) and may remove what it
     appended, so the streams alone do not show afterwards what was on disk.
 
-    last_seqs: by stream name. The first start after a crash counts: when it is killed, the next one also
-    finds what the first one wrote, and power loss may still take that.
+    last_seqs: by stream name. Of several starts after a crash the one counts that found least: when the first
+    one is killed, the next one also finds what the first one wrote, and power loss may still take that.
     """
 
     def __init__(self, account: AccountStore, last_seqs: dict[str, int]) -> None:
@@ -30,7 +30,8 @@ class OpenedStreams:
 
     def open_stream(self, name: str) -> StreamStore:
         stream = self._account.open_stream(name)
-        self._last_seqs.setdefault(stream.name, stream.log.last_seq)
+        last_seq = stream.log.last_seq
+        self._last_seqs[stream.name] = min(last_seq, self._last_seqs.get(stream.name, last_seq))
         return stream
 
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:

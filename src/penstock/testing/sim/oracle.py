@@ -8,6 +8,7 @@ from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.stream_checks import Held, StreamRecord
 
 if TYPE_CHECKING:
+    from penstock.jetstream.stream.stream_replica import StreamReplica
     from penstock.testing.sim.simulator import Simulator
 
 
@@ -18,6 +19,7 @@ class Incarnation(Feature):
         super().__init__(record)
         self.held: dict[int, Held] = {}
         self.ident = ""
+        self.stream: StreamReplica | None = None  # of the process that runs
         self.written = 0  # sequences up to here are durable, as the server promises
 
     def looked(self, before: dict[int, Held], fresh: dict[int, Held], now: int) -> None:
@@ -41,9 +43,11 @@ class Origins:
             if record is None:
                 continue
             incarnation = feature(record, Incarnation)
-            if incarnation.ident != stream.identity:
-                incarnation.ident = stream.identity  # a crash may have made it another one
-                incarnation.held = dict(record.live)
+            if incarnation.stream is not stream:
+                incarnation.stream = stream
+                if incarnation.ident != stream.identity:
+                    incarnation.ident = stream.identity  # a crash may have made it another one
+                    incarnation.held = dict(record.live)
             if not stream.durability.is_syncing or not sim.always:
                 incarnation.written = record.kept.last_seq
             known = self._known.setdefault(name, [])

@@ -109,7 +109,15 @@ def _check_consumers(sim: Simulator, in_flight: set[tuple[str, str]], *, power: 
         elif consumer.created != known.created:
             require(key in in_flight or power, "no resurrection", f"consumer {key} is another one")
             del sim.consumers[key]
+        elif known.is_resetting:
+            # It may have started over, or not.
+            if not power:
+                known.check_resets(consumer)
+            sim.dead_letters.started_over(known)
+            sim.removals.meet_again(sim, consumer).is_resetting = True
         else:
+            if not power:
+                known.check_resets(consumer)
             sim.configure(known)  # a request whose response was lost may have changed it
             known.check_recovery(consumer, sim.streams[key[0]], power=power, always=sim.always)
     _meet_consumers(sim, strict=not power and not in_flight and not sim.indeterminate and not sim.damaged)
@@ -147,6 +155,6 @@ def dump(sim: Simulator) -> Any:
         messages = read_log(
             stream.log, 1, memory=stream.config.storage.value == "memory", damaged=may_be_lost
         )
-        source_states = [(one.index_name, one.seq, one.ident) for one in stream.source_states]
+        source_states = [(one.index_name, one.seq, one.ident) for one in stream.sources.states]
         found[name] = (stream.store.meta, state, messages, consumers, source_states)
     return found

@@ -65,6 +65,17 @@ class Removals:
         if faulty:
             self.half.add(record.key)
 
+    def meet_again(self, sim: Simulator, consumer: ConsumerReplica) -> ConsumerRecord:
+        """Creates the record of a consumer whose earlier history is unknown."""
+        unknown = sim.meet_unknown(consumer.stream.name, consumer.name)
+        unknown.was_removed = True
+        unknown.recovered = consumer.state.delivered_stream
+        # Several of a key may have been in flight when keys were configured, or since a power failure.
+        unknown.twice_in_flight = set(unknown.delivered)
+        # So are its keys: messages that were parked for one are pending without a delivery.
+        unknown.had_keys |= any(not times for _, _, _, times in consumer.state.pending())
+        return unknown
+
     def came_back(self, sim: Simulator, consumer: ConsumerReplica, *, strict: bool) -> None:
         """Checks a removed consumer that a crash left. strict: the crash lost nothing that was written."""
         stream = consumer.stream.name
@@ -75,11 +86,7 @@ class Removals:
         require(may, "no resurrection", f"consumer {stream} > {consumer.name} is back")
         known = self._expired.pop(ident, None)
         if known is None or not lasts:
-            unknown = sim.meet_unknown(stream, consumer.name)
-            unknown.was_removed = True
-            unknown.recovered = consumer.state.delivered_stream
-            # Several of a key may have been in flight when keys were configured, or since a power failure.
-            unknown.twice_in_flight = set(unknown.delivered)
+            self.meet_again(sim, consumer)
             return
         sim.consumers[known.key] = known
         known.check_recovery(consumer, sim.streams[stream], power=True, always=True)

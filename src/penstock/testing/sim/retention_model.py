@@ -106,7 +106,7 @@ def _inflow_of(sim: Simulator, consumer: ConsumerReplica) -> tuple[Copies, Sourc
     record, stream = sim.streams.get(name), sim.engine.streams.get(name)
     if record is None or record.copies is None or stream is None:
         return None
-    for source_state in stream.source_states:
+    for source_state in stream.sources.states:
         filters = [one.decode() for one in source_state.filters]
         if source_state.source.name == consumer.stream.name and filters == filters_of(consumer.config):
             return record.copies, source_state

@@ -6,6 +6,7 @@ little. Shrinking depends on it.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import time
@@ -18,10 +19,11 @@ from unittest.mock import patch
 from penstock import faults
 from penstock.store import keys
 from penstock.store.keys import StoreKey
-from penstock.testing.sim import Violation, thorough_checks, workload
+from penstock.testing.sim import Violation, disk_work, draining, stream_work, thorough_checks, workload
 from penstock.testing.sim.batchwork import publish_atomic
+from penstock.testing.sim.consumer_work import reset_consumer
 from penstock.testing.sim.sim_disk import Killed
-from penstock.testing.sim.simulator import SECOND_NS, Simulator
+from penstock.testing.sim.simulator import SECOND_NS, RecoveryKill, Simulator
 
 STEPS = 90
 CROWDED_RATE = 0.05
@@ -40,12 +42,38 @@ HASTY_RATE = 0.06
 _HASTY_SALT = 1 << 40
 """Decides which seeds those are, likewise."""
 
+QUORUM_RATE = 0.06
+"""The share of seeds in which a stream's commits take the answer of a majority."""
+
+_QUORUM_SALT = 45 << 40
+"""Decides which seeds those are, likewise."""
+
+STUMBLING_RATE = 0.05
+"""The share of seeds in which most starts are killed, at a sync, and power is lost in them or soon
+afterwards, with writes reordered. What a start leaves unsynced shows only then."""
+
+_STUMBLING_SALT = 129456 << 40
+"""Decides which seeds those are, likewise."""
+
+GROUPED_RATE = 0.05
+"""The share of seeds in which consumers have pinned clients and are reset."""
+
+_GROUPED_SALT = 700707 << 40
+"""Decides which seeds those are, likewise: none of those that failed once either."""
+
 _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]
-_RISKY = (publish_atomic, workload.schedule_on_a_full_disk, workload.purge_on_a_full_disk)
+_ATOMIC = (publish_atomic, reset_consumer)
+_RISKY = (*_ATOMIC, disk_work.schedule_on_a_full_disk, disk_work.purge_on_a_full_disk)
 _CROWDED_ACTIONS = [action for action, weight in workload.CROWDED_ACTIONS for _ in range(weight)]
 _HASTY_ACTIONS = [action for action, weight in workload.HASTY_ACTIONS for _ in range(weight)]
-_HASTY_DANGER = 4
+_STUMBLING_ACTIONS = [action for action, weight in workload.STUMBLING_ACTIONS for _ in range(weight)]
+_GROUPED_ACTIONS = [action for action, weight in workload.GROUPED_ACTIONS for _ in range(weight)]
+_HASTY_DANGER = _STUMBLING_DANGER = 4
+_STUMBLING_REORDER_RATE = 0.6
 SHRINK_RUNS = 150
+
+ROUNDS_MORE = 4
+"""Bursts of publishes at the end of a run."""
 
 
 class Work(NamedTuple):
@@ -106,12 +134,22 @@ class Run:
         self._actions = _CROWDED_ACTIONS if is_crowded else _ACTIONS
         if self._is_hasty:
             self._actions = _HASTY_ACTIONS
+        is_usual = not is_crowded and not self._is_hasty
+        self._is_stumbling = is_usual and Random(seed ^ _STUMBLING_SALT).random() < STUMBLING_RATE
+        if self._is_stumbling:
+            self._actions = _STUMBLING_ACTIONS
+        self._is_grouped = is_usual and not self._is_stumbling
+        self._is_grouped &= Random(seed ^ _GROUPED_SALT).random() < GROUPED_RATE
+        if self._is_grouped:
+            self._actions = _GROUPED_ACTIONS
         random = Random(seed)
         self.crash_rate = random.choice([0.02, 0.06, 0.12])
         self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
         self.flip_rate = 0.3 if random.random() < 0.06 else 0.0
         with known_secrets(seed), faults.watch(_let_out):
             self.sim = self._new_simulator(random)
+        if self._is_stumbling:
+            self.sim.disk.reorder_rate = _STUMBLING_REORDER_RATE
 
     def _new_simulator(self, random: Random) -> Simulator:
         return Simulator(
@@ -123,17 +161,19 @@ class Run:
             key=StoreKey(random.choice(["chacha", "aes"]), "secret") if random.random() < 0.3 else None,
             has_copies=random.random() < 0.4,
             slices_rollups=random.random() < SLICED_RATE,
+            has_groups=self._is_grouped,
+            by_quorum=Random(self.seed ^ _QUORUM_SALT).random() < QUORUM_RATE,
         )
 
     def go(self) -> SeedOutcome:
         """Runs all steps, and the end. Faults that the server would contain are failures here."""
-        with known_secrets(self.seed + 2), faults.watch(_let_out):
+        with known_secrets(self.seed + 2), faults.watch(_let_out), self.sim.log_tap, without_collector():
             return self._go()
 
     def _go(self) -> SeedOutcome:
         failure: BaseException | None = None
         try:
-            workload.create_dead_letter_stream(self.sim)
+            stream_work.create_dead_letter_stream(self.sim)
             for step in range(STEPS):
                 if step not in self._skip:
                     self._step(step)
@@ -156,15 +196,15 @@ class Run:
         sim = self.sim
         sim.disk.random = Random((self.seed << 12) + step + (1 << 60))
         bare = len(sim.streams) < 3 and step % 2 == 0  # else most steps find nothing to do
-        action = workload.create_stream if bare else random.choice(self._actions)
+        action = stream_work.create_stream if bare else random.choice(self._actions)
         if sim.has_copies and step in (6, 9):  # early, so that much is copied
-            action = workload.create_target
+            action = stream_work.create_target
         self.events.append(f"[{step}] {action.__name__} at {(sim.now - 1_700_000_000_000_000_000) / 1e9} s")
         dying = random.random() < self.crash_rate * self._danger(action)
         power = random.random() < self.power_rate
         how = random.random()
-        if dying and action is publish_atomic:
-            sim.disk.kill_at = sim.disk.ops + random.choice([1, 1, 2, 3])  # while the batch is written
+        if dying and action in _ATOMIC:
+            sim.disk.kill_at = sim.disk.ops + random.choice([1, 1, 2, 3])  # while it is written
         elif dying and how < 0.55:
             sim.disk.kill_at = sim.disk.ops + random.choice([1, 2, 3, 5, 8, 13])
         elif dying and how < 0.8:
@@ -183,6 +223,8 @@ class Run:
             return 6
         if self._is_hasty:
             return _HASTY_DANGER
+        if self._is_stumbling:
+            return _STUMBLING_DANGER
         return 3 if action in _RISKY else 1
 
     def _restart(self, random: Random, *, power: bool) -> None:
@@ -193,25 +235,29 @@ class Run:
             self.events.append(f"a bit flips in {sim.disk.flip_bit()}")
         if random.random() < 0.4:
             sim.now += random.choice([1, SECOND_NS, 40 * SECOND_NS])
-        sim.recover(
-            power=power,
-            twice=random.random() < 0.4,
-            kill_at=random.randrange(1, 12) if random.random() < 0.25 else None,
-        )
+        twice = random.random() < 0.4
+        sim.recover(power=power, twice=twice, kill=self._kill_in_recovery(random))
+
+    def _kill_in_recovery(self, random: Random) -> RecoveryKill | None:
+        if self._is_stumbling and random.random() < 0.75:
+            at = random.choice([1, 1, 2, 2, 3, 4])
+            return RecoveryKill(at, at_sync=True, loses_power=random.random() < 0.25)
+        return RecoveryKill(random.randrange(1, 12)) if random.random() < 0.25 else None
 
     def _finish(self) -> None:
         """Repairs the disk, and lets clients ack: everything must be delivered now."""
         sim = self.sim
         self.events.append("[end]")
-        workload.heal_disk(sim)
+        disk_work.heal_disk(sim)
+        disk_work.heal_majority(sim)
         thorough_checks.check_all(sim)
         if any(record.config.allow_msg_schedules for record in sim.streams.values()):
             sim.pass_time(11 * SECOND_NS)
             thorough_checks.check_all(sim)
-        workload.drain(sim)
+        draining.drain(sim)
         thorough_checks.check_all(sim)
         sim.crash(power=False)
-        sim.recover(power=False, twice=True, kill_at=None)
+        sim.recover(power=False, twice=True)
         thorough_checks.check_all(sim)
         sim.erased.check(sim)
         # Few consumers are removed during a run; effects of power failures on their files, and of failed
@@ -221,11 +267,25 @@ class Run:
         if random.random() < 0.4:
             sim.disk.fail_rate, power = 0.3, random.random() < 0.5
             sim.say("the disk fails, 0.3")
-        workload.remove_consumers(sim)
+        draining.remove_consumers(sim)
         sim.crash(power=power)
-        sim.recover(power=power, twice=False, kill_at=None)
+        sim.recover(power=power, twice=False)
         thorough_checks.check_all(sim)
         sim.erased.check(sim)
+        self._serve_once_more(random)
+
+    def _serve_once_more(self, random: Random) -> None:
+        """After all that happened, streams store messages and consumers get them. Comes last, so that what
+        precedes it stays the run that a seed had."""
+        sim = self.sim
+        disk_work.heal_disk(sim)
+        draining.resume(sim)
+        for _ in range(ROUNDS_MORE):
+            stream_work.publish_some(sim, random)
+        sim.tick(whole=True)
+        thorough_checks.check_all(sim)
+        draining.pull_everything(sim)
+        thorough_checks.check_all(sim)
 
 
 def fresh_seed() -> int:
@@ -266,6 +326,19 @@ def known_secrets(seed: int) -> Iterator[None]:
         patch.object(keys, "_stretch", _stretch),
     ):
         yield
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Runs without the cyclic garbage collector: a run leaves a few megabytes, and collecting them again and
+    again takes a tenth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _stretch(key: str, salt: bytes) -> bytes:

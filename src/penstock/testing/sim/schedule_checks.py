@@ -120,7 +120,7 @@ class Schedules(Feature):
         require(right or self.record.limits_changed, "schedules", f"{where}: {held}, target is {target}")
         following = _value(held, headers.SCHEDULE_NEXT)
         if _value(known.held, headers.SCHEDULE).startswith("@at "):
-            # While slices remove what roll-ups replaced, the schedule waits for its turn; check() finds one
+            # While slices remove what roll-ups replaced, the schedule waits; check() finds one
             # that stays.
             gone = known.held.seq not in self.record.live or self.record.rolling
             require(following == "purge" and gone, "schedules", f"{where}: did not end with {following}")

@@ -3,10 +3,14 @@
 Written data is in the page cache: a killed process loses nothing. A power failure keeps what was synced, and
 of the rest: of each file any subset of its writes, the last one torn at any byte (gaps are zeros); of each
 directory a prefix of its name changes. A rename is atomic. sync() covers the bytes of one file, not its name;
-sync_directory() covers names, not bytes.
+sync_directory() covers names, not bytes. A sync that fails drops the bytes that it covers, as on Linux: they
+are read from the cache, and no later sync writes them. Only what is written again is on disk then.
 
 Invariants: everything depends on the calls and on the Random passed in; after `Killed` every operation but
 close() raises it again, until restart() or lose_power().
+
+Not simulated: bytes that were dropped and that the process did not write again before it was killed. The next
+process cannot know of them, so they count as written but not synced again.
 
 Rejected: a directory of the real disk with a record of what is unsynced (slower, and it hides which
 operations reach the disk).
@@ -16,11 +20,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 from penstock.errors import StoreLockedError
 from penstock.store.disk import RecordReads, SyncReader
+
+REORDER_RATE = 0.2
 
 
 class Killed(BaseException):
@@ -28,34 +35,56 @@ class Killed(BaseException):
 
 
 class File:
-    """Bytes, and the writes since the last sync: (offset, data), or (size, None) for a truncation."""
+    """Bytes, and the writes since the last sync: (offset, data), or (size, None) for a truncation.
 
-    __slots__ = ("data", "durable", "pending")
+    has_dropped: `data` has bytes that are neither durable nor pending.
+    """
+
+    __slots__ = ("data", "durable", "has_dropped", "pending")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
         self.pending: list[tuple[int, bytes | None]] = []
+        self.has_dropped = False
 
     def apply(self, offset: int, data: bytes | None) -> None:
-        if data is None:
-            del self.data[offset:]
-            self.data.extend(bytes(max(0, offset - len(self.data))))
-            return
-        if len(self.data) < offset:
-            self.data.extend(bytes(offset - len(self.data)))
-        self.data[offset : offset + len(data)] = data
+        _apply_write(self.data, offset, data)
 
     def sync(self) -> None:
-        self.durable = bytes(self.data)
+        if self.has_dropped:
+            durable = bytearray(self.durable)
+            for offset, data in self.pending:
+                _apply_write(durable, offset, data)
+            self.durable = bytes(durable)
+            self.has_dropped = durable != self.data
+        else:
+            self.durable = bytes(self.data)
         self.pending.clear()
 
-    def lose_power(self, random: Random | None) -> None:
-        if not self.pending:
+    def sync_all(self) -> None:
+        """Makes the bytes durable that are read now, dropped ones too."""
+        self.has_dropped = False
+        self.sync()
+
+    def drop(self) -> None:
+        """A sync failed: what it covers counts as written from now on."""
+        self.has_dropped = self.has_dropped or bool(self.pending)
+        self.pending.clear()
+
+    def take_back(self) -> None:
+        """Dropped bytes count as not synced again."""
+        if self.has_dropped:
+            self.pending = [(0, bytes(self.data)), (len(self.data), None)]
+            self.has_dropped = False
+
+    def lose_power(self, random: Random | None, reorder_rate: float) -> None:
+        if not self.pending and not self.has_dropped:
             return
         pending = self.pending
         self.data = bytearray(self.durable)
         self.pending = []
+        self.has_dropped = False
         if random is None:
             return
         fate = random.random()
@@ -63,7 +92,7 @@ class File:
             kept = []
         elif fate < 0.4:
             kept = pending
-        elif fate < 0.8:
+        elif fate < 1 - reorder_rate:
             kept = pending[: random.randrange(len(pending) + 1)]
         else:
             kept = [one for one in pending if random.random() < 0.6]
@@ -96,12 +125,9 @@ class Directory:
         """Syncs everything below."""
         self.sync()
         for entry in self.entries.values():
-            if isinstance(entry, Directory):
-                entry.sync_all()
-            else:
-                entry.sync()
+            entry.sync_all()
 
-    def lose_power(self, random: Random | None) -> None:
+    def lose_power(self, random: Random | None, reorder_rate: float) -> None:
         if self.pending:
             self.entries = dict(self.durable)
             kept = random.randrange(len(self.pending) + 1) if random is not None else 0
@@ -109,7 +135,7 @@ class Directory:
                 _apply_names(self.entries, names)
             self.sync()
         for entry in self.entries.values():
-            entry.lose_power(random)
+            entry.lose_power(random, reorder_rate)
 
 
 class SimLock:
@@ -126,7 +152,9 @@ class SimDisk:
     """See penstock.store.disk.Disk.
 
     ops: modifying operations, including failed ones. kill_at: the number of the operation that kills the
-    process. room: free bytes, None for no bound. fail_rate: the probability of EIO per operation.
+    process. syncs_left: the process is killed at the last of so many syncs of files; None: at none. room:
+    free bytes, None for no bound. fail_rate: the probability of EIO per operation. reorder_rate: the
+    probability that a power failure keeps any subset of a file's unsynced writes, instead of the first ones.
     """
 
     def __init__(self, random: Random) -> None:
@@ -134,6 +162,8 @@ class SimDisk:
         self.root = Directory()
         self.ops = 0
         self.kill_at: int | None = None
+        self.syncs_left: int | None = None
+        self.reorder_rate = REORDER_RATE
         self.dead = False
         self.room: int | None = None
         self.fail_rate = 0.0
@@ -147,16 +177,21 @@ class SimDisk:
 
     def restart(self) -> None:
         """Ends the process with its descriptors and lock. What it wrote stays."""
+        self._end_process()
+        for _, file in self.files():
+            file.take_back()
+
+    def _end_process(self) -> None:
         self._fds.clear()
         self.dead = self.locked = False
-        self.kill_at = None
+        self.kill_at = self.syncs_left = None
         self.room = None
         self.fail_rate = 0.0
 
     def lose_power(self, *, all_of_it: bool = False) -> None:
         """A power failure: loses some of what was not synced, or all of it."""
-        self.restart()
-        self.root.lose_power(None if all_of_it else self.random)
+        self._end_process()
+        self.root.lose_power(None if all_of_it else self.random, self.reorder_rate)
 
     def flip_bit(self) -> str:
         """Changes one bit of some file, durably; returns where. Spares the key: without it nothing opens."""
@@ -167,7 +202,7 @@ class SimDisk:
         at = self.random.randrange(len(file.data))
         self.flips += 1
         file.data[at] ^= 1 << self.random.randrange(8)
-        file.sync()
+        file.sync_all()
         return f"{path}:{at}"
 
     def files(self) -> list[tuple[str, File]]:
@@ -190,7 +225,9 @@ class SimDisk:
         if self.dead:
             raise Killed
         self.ops += 1
-        if self.ops == self.kill_at:
+        if what == "sync" and path is None and self.syncs_left is not None:
+            self.syncs_left -= 1
+        if self.ops == self.kill_at or self.syncs_left == 0:
             self.dead = True
             raise Killed
         if self.fail_rate and self.random.random() < self.fail_rate:
@@ -211,12 +248,17 @@ class SimDisk:
         return at
 
     def _find(self, path: Path) -> File | Directory:
-        at: File | Directory = self.root
+        at = self._look_up(path)
+        if at is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return at
+
+    def _look_up(self, path: Path) -> File | Directory | None:
+        at: File | Directory | None = self.root
         for part in path.parts[1:]:
-            found = at.entries.get(part) if isinstance(at, Directory) else None
-            if found is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-            at = found
+            if not isinstance(at, Directory):
+                return None
+            at = at.entries.get(part)
         return at
 
     def _file(self, path: Path) -> File:
@@ -275,7 +317,11 @@ class SimDisk:
         file.apply(offset, data)
 
     def sync(self, fd: int) -> None:
-        self._step("sync")
+        try:
+            self._step("sync")
+        except OSError:
+            self._fds[fd].drop()
+            raise
         self._fds[fd].sync()
 
     def read(self, path: Path) -> bytes:
@@ -294,11 +340,7 @@ class SimDisk:
         return len(self._file(path).data)
 
     def exists(self, path: Path) -> bool:
-        try:
-            self._find(path)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._look_up(path) is not None
 
     def names(self, directory: Path) -> list[str]:
         return sorted(self._directory(directory).entries)
@@ -352,11 +394,25 @@ class SimDisk:
         self._step("sync", path)
         directory.sync()
 
+    def for_each(self, work: Callable[[Path], object], paths: Sequence[Path]) -> None:
+        for path in paths:
+            work(path)
+
     def lock(self, directory: Path) -> SimLock:
         if self.locked:
             raise StoreLockedError("another simulated process has it", path=str(directory))
         self.locked = True
         return SimLock(self)
+
+
+def _apply_write(to: bytearray, offset: int, data: bytes | None) -> None:
+    if data is None:
+        del to[offset:]
+        to.extend(bytes(max(0, offset - len(to))))
+        return
+    if len(to) < offset:
+        to.extend(bytes(offset - len(to)))
+    to[offset : offset + len(data)] = data
 
 
 def _apply_names(entries: dict[str, File | Directory], names: dict[str, File | Directory | None]) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+from penstock.jetstream.api import ApiService
+from penstock.jetstream.commit import Commit, CommitPorts
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.stream.stream_replica import StreamReplica
@@ -24,7 +26,7 @@ from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import RetentionPolicy, encode
 from penstock.store.file import FileStore
 from penstock.store.keys import StoreKey
-from penstock.testing.sim import Violation, require
+from penstock.testing.sim import Violation, check_committed, require
 from penstock.testing.sim.atomic_checks import MESSAGES_MAX
 from penstock.testing.sim.batch_publishers import BatchBook
 from penstock.testing.sim.consumer_checks import ConsumerRecord
@@ -34,10 +36,14 @@ from penstock.testing.sim.dead_letter_checks import LETTERS, DeadLetterChecks
 from penstock.testing.sim.erasure_checks import Erased
 from penstock.testing.sim.feature_checks import Feature, feature
 from penstock.testing.sim.logtap import LogTap
+from penstock.testing.sim.observed_commit import ObservedCommit
 from penstock.testing.sim.opened_streams import OpenedStreams
 from penstock.testing.sim.oracle import Incarnation, Origins
+from penstock.testing.sim.pin_checks import Pins, has_pins
+from penstock.testing.sim.quorum_commit import QuorumCommit
 from penstock.testing.sim.recovery_checks import check_recovery, dump, note_holes
 from penstock.testing.sim.removal_checks import Removals
+from penstock.testing.sim.replicas import Replicas
 from penstock.testing.sim.retention_model import note_kept, note_settled
 from penstock.testing.sim.schedule_checks import Schedules
 from penstock.testing.sim.sim_disk import Killed, SimDisk
@@ -58,11 +64,21 @@ RETRY_NS = 1_000_000_000
 FEATURES: tuple[type[Feature], ...] = (Incarnation, Republished, Counters, Schedules)
 
 
+class RecoveryKill(NamedTuple):
+    """When a recovery is killed: at an operation on the disk or, `at_sync`, at a sync of a file, counted from
+    its start. loses_power: by a power loss."""
+
+    at: int
+    at_sync: bool = False
+    loses_power: bool = False
+
+
 class Simulator:
     """One simulated server and its clients.
 
     random: for disk failures. say: takes the lines of the event log. always: `sync: always`. lazy: background
     work takes time. key: the store's encryption key. has_copies: some streams are mirrors or have sources.
+    by_quorum: commits take the answer of a majority. has_groups: some consumers have pinned clients.
     """
 
     def __init__(
@@ -76,6 +92,8 @@ class Simulator:
         key: StoreKey | None = None,
         has_copies: bool = False,
         slices_rollups: bool = False,
+        by_quorum: bool = False,
+        has_groups: bool = False,
     ) -> None:
         self.say = say
         self.always = always
@@ -84,21 +102,28 @@ class Simulator:
         self.background = SimExecutor(self._on_finished)
         self._key = key
         self.has_copies = has_copies
+        self.has_groups = has_groups
         self._slices_rollups = slices_rollups
+        self._by_quorum = by_quorum
+        self.minority_rate = 0.03  # the share of commits that fail, where they take the answer of a majority
         self._is_up = False  # the server runs, and is not recovering
         self._is_open = False  # the tick has not ended: syncs are in flight
         self._syncs: list[tuple[StreamRecord, SimSnapshot]] = []  # what the syncs in flight make durable
         self._sync_faults = 0
+        self._failed_syncs: set[str] = set()  # streams whose last periodic sync failed
         self.now = START_NS
         self.disk = SimDisk(random)
         self.streams: dict[str, StreamRecord] = {}
         self._former: dict[tuple[str, str], set[int]] = {}  # tags of deleted streams
         self.consumers: dict[tuple[str, str], ConsumerRecord] = {}
         self.publishes: dict[int, SimPublish] = {}  # those that wait for an ack
-        self.batches = BatchBook()
+        # Those sent while writes failed: a request may apply them, and then write the stream again.
+        self._sent_in_fault: set[int] = set()
+        self.batches = BatchBook(self._committed)
         self.dead_letters = DeadLetterChecks()
         self.removals = Removals()
         self.erased = Erased()
+        self.pins = Pins()
         self.origins = Origins()
         self.opened: dict[str, int] = {}  # last sequences of the streams that the last crash left
         self.in_flight: set[tuple[str, str]] = set()  # what requests of this tick create, delete or update
@@ -118,10 +143,12 @@ class Simulator:
         self._answers: dict[bytes, bytes] = {}
         self._read: list[tuple[bytes, bytes]] = []  # headers and payloads that a direct get returned
         self._confirmations: dict[int, tuple[ConsumerRecord, list[int]]] = {}
+        self._ended: set[bytes] = set()  # inboxes of pull requests that got their last status
         self._was_faulty = False
         self._awake = False  # the server requested another tick
         self._bound: dict[str, SinkSubscription] = {}
-        self._log = LogTap(self)
+        self.log_tap = LogTap(self)
+        self.replicas = Replicas(self)
         self._boot()
 
     # --- life
@@ -137,15 +164,18 @@ class Simulator:
         self.index.insert(SinkSubscription(ServiceSink(self.batches.on_fast_answer), b"_IN.f.>"))
         self.index.insert(SinkSubscription(ServiceSink(self._on_republished), f"{PREFIX}.>".encode()))
         self._is_up = False
+        self.replicas.restart()
         self._answers.clear()
         self._confirmations.clear()
         self._bound.clear()
+        self.pins.crashed()
         self.publishes.clear()
+        self._sent_in_fault.clear()
         self.in_flight.clear()
         self.background = SimExecutor(self._on_finished)
         self._syncs.clear()
         self._is_open = False
-        with self._log:
+        with self.log_tap:
             self.store = FileStore(
                 "/sim", block_size=self._block_size, disk=self.disk, key=self._key,
                 executor=self.background if self.lazy else None,
@@ -153,6 +183,7 @@ class Simulator:
             self.engine = JetStreamEngine(
                 self.index,
                 OpenedStreams(self.store.account("$G"), self.opened),
+                api=ApiService,
                 config=EngineConfig(
                     server_name="sim", version="2.14.0", sync_always=self.always,
                     sync_interval_ns=20 * SECOND_NS, write_retry_ns=RETRY_NS, journal_min_bytes=300,
@@ -160,12 +191,30 @@ class Simulator:
                 ),
                 clock=lambda: self.now,
                 new_id=lambda: f"id{next(self._ids):08d}",
-                wake=self._wake,
+                wake=self._wake, commands=self.replicas, commit=self._new_commit,
             )  # fmt: skip
             if self._slices_rollups:
                 self.engine.allowance.most = 1
             self.engine.recover(self.now)
         self._is_up = True
+
+    def _new_commit(self, config: EngineConfig, ports: CommitPorts) -> Commit:
+        failed = self._failed_syncs.add
+        if not self._by_quorum:
+            return ObservedCommit(config, ports, sync_failed=failed)
+        return QuorumCommit(
+            config, ports, sync_failed=failed, executor=self.background, fails=self._loses_majority
+        )
+
+    def _loses_majority(self) -> bool:
+        is_lost = self.disk.random.random() < self.minority_rate
+        self.disk.faults += is_lost
+        return is_lost
+
+    def _committed(self, name: str) -> int | None:
+        """The last sequence of a stream that a majority has; None where commits do not take one."""
+        commit, stream = self.engine.commit, self.engine.streams.get(name)
+        return commit.committed.get(stream) if isinstance(commit, QuorumCommit) and stream else None
 
     def crash(self, *, power: bool) -> None:
         """Kills the process, or cuts the power, now."""
@@ -178,28 +227,38 @@ class Simulator:
             for one in record.features:
                 one.crashed()
         if power:
-            self.power_losses += 1
-            self.disk.lose_power()
-            note_holes(self)
-            self.erased.lost_power(self)
+            self._lose_power()
         else:
             self.disk.restart()
 
-    def recover(self, *, power: bool, twice: bool, kill_at: int | None) -> None:
+    def _lose_power(self) -> None:
+        self.power_losses += 1
+        self.disk.lose_power()
+        note_holes(self)
+        self.erased.lost_power(self)
+
+    def recover(self, *, power: bool, twice: bool, kill: RecoveryKill | None = None) -> None:
         """Restarts the server and checks what it found.
 
-        twice: restarts again, which must find the same. kill_at: the recovery itself is killed at that
-        operation first.
+        twice: restarts again, which must find the same. kill: the recovery itself is killed first.
         """
-        if kill_at is not None:
-            self.disk.kill_at = self.disk.ops + kill_at
+        if kill is not None:
+            if kill.at_sync:
+                self.disk.syncs_left = kill.at
+            else:
+                self.disk.kill_at = self.disk.ops + kill.at
             in_flight = set(self.in_flight)
             try:
                 self._boot()
             except Killed:
                 self.say(f"killed in recovery, at operation {self.disk.ops}")
             self.in_flight = in_flight
-            self.disk.restart()
+            if kill.loses_power:
+                self.say("POWER LOSS in recovery")
+                self._lose_power()
+                power = True
+            else:
+                self.disk.restart()
         in_flight = set(self.in_flight)
         self._boot()
         first = dump(self) if twice else None
@@ -285,8 +344,9 @@ class Simulator:
         self._awake = False
         self._was_faulty = self.faulty()
         self._finish_work(0.5)
+        self._was_faulty = self.faulty()  # a commit may have failed meanwhile
         note_kept(self, is_over=False)
-        with self._log:
+        with self.log_tap:
             engine.tick.apply(self.now)
             self._note_applied()
             self._phase("apply")
@@ -304,14 +364,15 @@ class Simulator:
         """Delivers results of background work."""
         background, random = self.background, self.disk.random
         background.random = random
-        with self._log:
+        with self.log_tap:
             while not background.is_idle and random.random() < rate:
                 rate /= 2
                 background.finish()
         if self._syncs and background.is_idle:
             if self._sync_faults == self.disk.faults:
                 for record, picture in self._syncs:
-                    record.was_synced(picture)
+                    if record.name not in self._failed_syncs:
+                        record.was_synced(picture)
             self._syncs.clear()
 
     def _on_finished(self) -> None:
@@ -362,6 +423,7 @@ class Simulator:
 
     def _end_tick(self) -> None:
         engine = self.engine
+        self.replicas.look()
         for key in list(self.consumers):
             stream = engine.streams.get(key[0])
             consumer = stream.consumers.get(key[1]) if stream is not None else None
@@ -372,22 +434,37 @@ class Simulator:
                 )
                 del self.consumers[key]
                 self.removals.vanished(known, expired=key not in self.in_flight, faulty=self.faulty())
-            elif consumer not in engine.tick._lagging:
+            elif consumer not in engine.pending.lagging:
                 known.wrote(stream_too=consumer.stream.durability.failure is None)
-        working = not self.disk.fail_rate and self.disk.room is None
+        self._check_answered()
+        self.publishes.clear()
+        self._sent_in_fault.clear()
+        self.in_flight.clear()
+        faulty = self.faulty()
+        for record in self.streams.values():
+            self.batches.end_tick(record, self.now, faulty=faulty)
+            for one in record.features:
+                one.end_tick(self.now, faulty=faulty)
+            record.end_tick()
+
+    def _check_answered(self) -> None:
+        """Checks that every publish has its answer, also when writes fail, and every ack that is written."""
+        engine = self.engine
         for waiting in self.publishes.values():
             record = self.streams.get(waiting.stream)
             if record is None or record.limits_changed or record.config.no_ack:
                 continue
-            if record.name in engine.streams and working:
+            if record.name in engine.streams:
                 raise Violation("answers", f"publish {waiting.tag} to {waiting.stream} was not answered")
-        self.publishes.clear()
-        self.in_flight.clear()
-        for record in self.streams.values():
-            self.batches.end_tick(record, self.now, faulty=self.faulty())
-            for one in record.features:
-                one.end_tick(self.now, faulty=self.faulty())
-            record.end_tick()
+        for number, (known, seqs) in list(self._confirmations.items()):
+            stream = engine.streams.get(known.stream)
+            consumer = stream.consumers.get(known.name) if stream is not None else None
+            if consumer in engine.pending.lagging or consumer in engine.pending.active:
+                continue  # it is written again when the disk works, or has its turn in the next tick
+            del self._confirmations[number]
+            if self.consumers.get(known.key) is known and consumer is not None:
+                text = f"acks of {seqs} by {known.stream} > {known.name} were not confirmed"
+                raise Violation("answers", text)
 
     def _wake(self) -> None:
         self._awake = True
@@ -419,7 +496,9 @@ class Simulator:
                 break
             self.now = max(self.now, due)
             sync_due, faults = engine.commit.sync_due, self.disk.faults
-            with self._log:
+            if sync_due is not None and sync_due <= self.now:
+                self._failed_syncs.clear()
+            with self.log_tap:
                 engine.tick.on_time(self.now)
             if sync_due is not None and sync_due <= self.now:
                 self._sync_faults = faults
@@ -441,6 +520,8 @@ class Simulator:
         """Sends a publish; its payload starts with its tag."""
         if reply:
             self.publishes[one.tag] = one
+            if self.faulty():
+                self._sent_in_fault.add(one.tag)
         payload = b"%08d" % one.tag + b"." * size if not one.increment else b""
         inbox = b"_IN.p.%d" % one.tag if reply else b""
         self.send(one.sent, inbox, header, payload, [one], self.streams[one.stream])
@@ -458,19 +539,29 @@ class Simulator:
         for one in what:
             to.published[one.tag] = one
             to.tags.add(one.tag)
+            to.lost_tags.discard(one.tag)
         self.commands += 1
         self._route(subject.encode(), inbox, header, payload)
 
     def _route(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Routes a client's message to the server, which may apply earlier ones to respond."""
-        with self._log:
+        failed = {one.name for one in self.engine.streams.values() if one.durability.failure is not None}
+        with self.log_tap:
             publish(self.index, subject, reply, header, payload)
-        self._note_applied()
+        # Earlier publishes are applied before the change of this message is written: where only that write
+        # failed, they were not rejected.
+        self._note_applied(
+            one.name
+            for one in self.engine.streams.values()
+            if one.durability.failure is not None and one.name not in failed
+        )
 
-    def _note_applied(self) -> None:
+    def _note_applied(self, just_failed: Iterable[str] = ()) -> None:
+        accepting = set(just_failed)
         for name, stream in self.engine.streams.items():
             if name in self.streams and not stream.sink.batch.size:
-                self.batches.applied(self.streams[name], self.now, refusing=stream.refuse_all is not None)
+                refusing = stream.refuse_all is not None and name not in accepting
+                self.batches.applied(self.streams[name], self.now, refusing=refusing)
 
     def read(self, subject: bytes, body: bytes) -> set[int] | None:
         """A direct get of several messages: their tags, or None when it was rejected."""
@@ -494,7 +585,9 @@ class Simulator:
         self._route(b"$JS.API." + request.encode(), inbox, b"", payload)
         kept = set(self.in_flight)
         self.tick(whole=True)
-        answer = json.loads(self._answers.pop(inbox, b"{}"))
+        if inbox not in self._answers:
+            raise Violation("answers", f"{request} was not answered")
+        answer = json.loads(self._answers.pop(inbox))
         error = answer.get("error")
         self.say(f"{request} {payload.decode()} -> {error or 'ok'}")
         if error and not self.faulty():
@@ -533,10 +626,14 @@ class Simulator:
                 self._confirmations[number] = (record, seqs)
         self._route(reply.encode(), inbox, b"", body)
 
-    def pull(self, stream: str, name: str, body: dict[str, Any]) -> None:
-        """Sends a pull request."""
+    def pull(self, stream: str, name: str, body: dict[str, Any], random: Random | None = None) -> None:
+        """Sends a pull request. random: chooses the client of a consumer with pinned clients; None: the
+        pinned one."""
         inbox = b"_IN.d.%d" % next(self._ids)
         self.commands += 1
+        record = self.consumers.get((stream, name))
+        if record is not None and has_pins(record):
+            body = {**body, **self.pins.request(record, inbox, random, self.now)}
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         self._route(subject, inbox, b"", json.dumps(body).encode())
 
@@ -547,15 +644,27 @@ class Simulator:
         known = self.consumers.get(key)
         if known is not None and known.created == consumer.created:
             known.update(answer["config"], consumer, self.streams[stream])
+            if not has_pins(known):
+                self.pins.unpinned(known)
             return known
         return self.meet_unknown(stream, name)
+
+    def start_over(self, record: ConsumerRecord) -> ConsumerRecord:
+        """Replaces the record of a consumer that was reset."""
+        consumer = self.engine.streams[record.stream].consumers[record.name]
+        fresh = ConsumerRecord(record.stream, record.name, record.config, record.created)
+        fresh.start_over(record, consumer, self.streams[record.stream])
+        self.consumers[record.key] = fresh
+        self.dead_letters.started_over(record)
+        return fresh
 
     # --- what arrives
 
     def _on_pub_ack(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
-        one = self.publishes.pop(int(subject.rpartition(b".")[2]), None)
+        number = int(subject.rpartition(b".")[2])
+        one = self.publishes.pop(number, None)
         if one is None:
             raise Violation("answers", f"{subject!r} got a second answer: {payload!r}")
         answer = json.loads(payload)
@@ -564,9 +673,10 @@ class Simulator:
         self.acks += 1
         if error is not None:
             self.say(f"publish {one.tag} refused: {error['err_code']} {error['description']}")
-            if not record.may_refuse(one) and not self.faulty():
+            if not record.may_refuse(one) and number not in self._sent_in_fault and not self.faulty():
                 raise Violation("answers", f"publish {one.tag} to {one.stream} was refused: {error}")
             return
+        check_committed(one.stream, answer["seq"], "acked", self._committed(one.stream))
         self._catch_up(record, answer["seq"])
         duplicate = answer.get("duplicate", False)
         one.value = answer.get("val")
@@ -586,7 +696,10 @@ class Simulator:
     def _on_confirmation(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
-        record, seqs = self._confirmations.pop(int(subject.rpartition(b".")[2]))
+        waiting = self._confirmations.pop(int(subject.rpartition(b".")[2]), None)
+        if waiting is None:
+            raise Violation("answers", f"an ack got a second confirmation: {subject!r}")
+        record, seqs = waiting
         self.say(f"acks of {seqs} confirmed by {record.stream} > {record.name}")
         record.confirm(seqs)
 
@@ -607,18 +720,27 @@ class Simulator:
     ) -> None:
         text = reply.decode()
         about = parse_reply(text)
+        if subject in self._ended:
+            raise Violation("answers", f"pull request {subject!r} had ended, and gets {header[:40]!r}")
         if about is None:
+            if header.startswith(b"NATS/1.0 4"):
+                self._ended.add(subject)
             if text.startswith("$JS.FC."):
-                self.engine.tick.defer(lambda: publish(self.index, reply, b"", b"", b""))
+                self.engine.pending.defer(lambda: publish(self.index, reply, b"", b"", b""))
             return
         record = self.consumers.get((about.stream, about.consumer))
         if record is None:
             return  # of one that was created in this tick
         if record.key in self.in_flight:
             self.configure(record)
+            if record.is_resetting and about.consumer_seq == 1:
+                record = self.start_over(record)
+        check_committed(about.stream, about.stream_seq, "delivered", self._committed(about.stream))
         self._catch_up(self.streams[about.stream], about.stream_seq)
         self.deliveries += 1
         self.say(f"{about.stream} > {about.consumer} delivers {about.stream_seq} ({about.delivered})")
+        if has_pins(record):
+            self.pins.delivered(record, subject, header, self.now)
         record.deliver(about, text, payload, self.streams[about.stream])
 
     def _catch_up(self, record: StreamRecord, seq: int) -> None:

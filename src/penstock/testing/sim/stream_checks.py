@@ -136,6 +136,7 @@ class StreamRecord:
         self.ever: dict[int, int] = {}  # tag by sequence, of all messages ever seen
         self.seq_of: dict[int, int] = {}  # sequence by tag
         self.acked: dict[int, int] = {}  # tag by sequence, of this incarnation
+        self.shown: set[int] = set()  # sequences that were delivered to a consumer
         # Message ids: time by sequence. After the window was extended, an id may occur twice in it.
         self.ids: dict[bytes, dict[int, int]] = {}
         self.window_ns = config.duplicate_window
@@ -145,6 +146,7 @@ class StreamRecord:
         self.settled: set[int] = set()  # sequences that interest or work-queue retention may remove
         self.settled_before: set[int] = set()  # ... since the end of the last tick
         self.left_otherwise: set[int] = set()  # removed for other reasons than an ack
+        self.lost_tags: set[int] = set()  # of publishes that a crash took from the disk
         self.came_back: set[int] = set()  # restored by a crash that revoked their removal
         # A response or the disk confirmed its creation. Until then a power failure may remove a stream whose
         # creation was rejected or got no response.
@@ -438,6 +440,7 @@ class StreamRecord:
         """Drops what is known of removed messages, which long runs would accumulate."""
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq in self.live}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq in self.live}
+        self.shown &= self.live.keys()
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if seq in self.live}
         self._keep_ids(lambda msg_id, seq: seq in self.live)
         self.tags = set(self.seq_of)
@@ -503,6 +506,7 @@ class StreamRecord:
         must = dict(base.live)
         if not power or always:
             must |= {seq: self.live[seq] for seq in self.acked if seq in self.live}
+            self._check_shown(found, now, power=power)
         missing = [held for seq, held in must.items() if found.get(seq) != held]
         self.base = base
         self._judge_found(found, base, opened)
@@ -515,7 +519,17 @@ class StreamRecord:
             raise Violation("sequence", f"{self.name}: {base.last_seq} was the last, now {opened}")
         if not power:
             self._judge_prefix(found, base, now)
+        there = {held.tag for held in found.values()}
+        self.lost_tags |= {tag for tag, seq in self.seq_of.items() if seq > opened and tag not in there}
         self.adopt(stream, opened, found)
+
+    def _check_shown(self, found: dict[int, Held], now: int, *, power: bool) -> None:
+        """No crash takes back a message that a consumer got."""
+        shown = [self.live[seq] for seq in sorted(self.shown) if seq in self.live]
+        gone = [held for held in shown if found.get(held.seq) != held]
+        gone = [held for held in gone if not self.may_be_missing(held, found, now, power=power)]
+        if gone:
+            raise Violation("shown means kept", f"{self.name}: {gone} were delivered, and are gone")
 
     def _judge_found(self, found: dict[int, Held], base: SimSnapshot, opened: int) -> None:
         tags: dict[int, int] = {}
@@ -527,6 +541,8 @@ class StreamRecord:
                 if held.tag in tags:
                     raise Violation("no duplicate", f"{self.name}: {held.tag} is {tags[held.tag]} and {seq}")
                 tags[held.tag] = seq
+                if held.tag in self.lost_tags:
+                    raise Violation("no resurrection", f"{self.name}: {held} was lost in a crash and is back")
             if seq <= base.last_seq:
                 if seq not in base.live and seq in base.maybe and known in (None, held.tag):
                     continue
@@ -594,6 +610,7 @@ class StreamRecord:
         self._bytes = sum(held.size for held in self.live.values())
         self.ever = {seq: tag for seq, tag in self.ever.items() if seq <= opened}
         self.acked = {seq: tag for seq, tag in self.acked.items() if seq <= opened}
+        self.shown = {seq for seq in self.shown if seq <= opened}
         # A marker of the recovery may have the sequence of an unwritten publish.
         self.seq_of = {tag: seq for tag, seq in self.seq_of.items() if self._is_at(tag, seq)}
         self._keep_ids(lambda msg_id, seq: seq <= opened and self._may_have(msg_id, seq))

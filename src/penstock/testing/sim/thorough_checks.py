@@ -32,5 +32,5 @@ def check_all(sim: Simulator) -> None:
         consumer = sim.engine.streams[stream].consumers[name]
         info = json.loads(encode(consumer.info(sim.now)))
         consumer_record.check(consumer, sim.streams[stream], info)
-        if consumer not in sim.engine.tick._lagging and consumer.stream.durability.failure is None:
+        if consumer not in sim.engine.pending.lagging and consumer.stream.durability.failure is None:
             consumer_record.kept_floor = consumer_record.floor

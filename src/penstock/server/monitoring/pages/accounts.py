@@ -62,7 +62,7 @@ def account_info(server: MonitoredServer, name: str) -> Page:
         "expired": known is not None and known.expired,
         "complete": True,
         "jetstream_enabled": service is not None and service.is_enabled(name),
-        "leafnode_connections": 0,
+        "leafnode_connections": num_leafs(server, name),
         "client_connections": num_connections(server, name),
         "subscriptions": account.index.count,
         **_shared(server, name),
@@ -74,12 +74,12 @@ def account_info(server: MonitoredServer, name: str) -> Page:
 
 def _shared(server: MonitoredServer, name: str) -> Page:
     """Exports, imports and mappings."""
-    own = server.accounts.options_of(name)
-    if own is None or not (own.exports or own.imports or own.mappings):
+    own, mappings = server.accounts.options_of(name), server.accounts.mappings_of(name)
+    if not mappings and (own is None or not (own.exports or own.imports)):
         return {}
     from penstock.server.monitoring.pages.import_table import sharing
 
-    return sharing(server, own)
+    return sharing(server, own, mappings)
 
 
 def _token_of(server: MonitoredServer, name: str) -> Page:
@@ -110,8 +110,8 @@ def account_stat(server: MonitoredServer, name: str) -> Page:
         "acc": name,
         "name": name,
         "conns": connections,
-        "leafnodes": 0,
-        "total_conns": connections,
+        "leafnodes": num_leafs(server, name),
+        "total_conns": connections + num_leafs(server, name),
         "num_subscriptions": server.accounts[name].index.count,
         "sent": _by_kind(sums.out_msgs, sums.out_bytes),
         "received": _by_kind(sums.in_msgs, sums.in_bytes),
@@ -122,6 +122,11 @@ def account_stat(server: MonitoredServer, name: str) -> Page:
 def num_connections(server: MonitoredServer, name: str) -> int:
     """Open connections of an account."""
     return sum(account_of(session) == name for session in server.sessions.values())
+
+
+def num_leafs(server: MonitoredServer, name: str) -> int:
+    """Leaf node links of an account."""
+    return server.leafs.num_links(name) if server.leafs is not None else 0
 
 
 def _by_kind(msgs: int, size: int) -> Page:

@@ -15,21 +15,26 @@ from penstock.routing.imports_exports import (
 from penstock.server.monitoring.pages.page_options import Page
 
 if TYPE_CHECKING:
+    from penstock.routing.mapping import SubjectMapping
     from penstock.server.config.server_options import AccountOptions
     from penstock.server.monitoring.monitored_server import MonitoredServer
 
 
-def sharing(server: MonitoredServer, own: AccountOptions) -> Page:
+def sharing(
+    server: MonitoredServer, own: AccountOptions | None, mappings: tuple[SubjectMapping, ...]
+) -> Page:
     """The account's `exports`, `imports` and `mappings`, without empty ones."""
     page: Page = {}
-    if own.mappings:
+    if mappings:
         page["mappings"] = {
             mapping.source: [
                 {"subject": d.subject, "weight": d.weight, **({"cluster": d.cluster} if d.cluster else {})}
                 for d in mapping.destinations
             ]
-            for mapping in own.mappings
+            for mapping in mappings
         }
+    if own is None:
+        return page
     if own.exports:
         page["exports"] = [_export(export) for export in own.exports]
     if own.imports:

@@ -15,6 +15,8 @@ from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import PROTOCOL, RUNTIME, VERSION
 
 if TYPE_CHECKING:
+    from penstock.server.config.leaf_options import LeafRemoteOptions
+    from penstock.server.links.route_session import RouteSession
     from penstock.server.monitoring.monitored_server import MonitoredServer
 
 _NS = 1_000_000_000
@@ -60,7 +62,7 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "go": RUNTIME,
         "host": host or settings.host,
         "port": port or server.port,
-        "connect_urls": [settings.client_advertise] if settings.client_advertise else None,
+        "connect_urls": _connect_urls(server),
         "auth_required": server.logins.default.required or None,
         "max_connections": settings.max_connections,
         "max_subscriptions": settings.max_subscriptions or None,
@@ -74,9 +76,9 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "max_control_line": settings.max_control_line,
         "max_payload": settings.max_payload,
         "max_pending": settings.max_pending,
-        "cluster": {},
+        "cluster": _cluster(server),
         "gateway": {},
-        "leaf": {},
+        "leaf": _leafnodes(server),
         "mqtt": {},
         "websocket": server.websockets.shown() if server.websockets is not None else {},
         "jetstream": jetstream_var(server),
@@ -93,11 +95,12 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "cpu": cpu_percent(server),
         "connections": len(server.sessions),
         "total_connections": totals.connections,
-        "routes": 0,
-        "remotes": 0,
-        "leafnodes": 0,
-        **_messages(sums),
-        "slow_consumers": totals.slow_consumers,
+        "routes": len(server.routes.mesh.links) if server.routes is not None else 0,
+        "remotes": len(server.routes.mesh.peers) if server.routes is not None else 0,
+        "leafnodes": len(server.leafs.sessions) if server.leafs is not None else 0,
+        **_messages(sums, routed(server)),
+        "slow_consumers": totals.slow_consumers
+        + (server.routes.slow_peers if server.routes is not None else 0),
         "stale_connections": totals.stale_connections,
         "stalled_clients": server.stalled_clients,
         "subscriptions": num_subscriptions(server),
@@ -108,7 +111,8 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "tags": settings.server_tags or None,
         "proxies": _proxies(settings.trusted_proxies),
         "metadata": dict(settings.server_metadata) or None,
-        "slow_consumer_stats": _by_kind(totals.slow_consumers),
+        "slow_consumer_stats": _by_kind(totals.slow_consumers)
+        | ({"routes": server.routes.slow_peers} if server.routes is not None else {}),
         "stale_connection_stats": _by_kind(totals.stale_connections),
         # Disk access is not queued by a semaphore as in the official server.
         "disk_io_wait_stats": {"waiters": 0, "waits": 0, "wait_time": 0, "max_wait_time": 0},
@@ -116,17 +120,81 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
     return {name: value for name, value in page.items() if value is not None}
 
 
-def _messages(sums: TrafficCounters) -> Page:
-    """Message counts by connection kind; all are clients, as there are no routes, gateways and leaf nodes."""
+def routed(server: MonitoredServer) -> TrafficCounters:
+    """Traffic with other servers since the start."""
+    found = [part.traffic() for part in (server.routes, server.leafs) if part is not None]
+    return TrafficCounters(*(sum(parts) for parts in zip(TrafficCounters(0, 0, 0, 0), *found, strict=True)))
+
+
+def _connect_urls(server: MonitoredServer) -> list[str] | None:
+    own = server.context.options.client_advertise
+    others = server.routes.mesh.client_urls() if server.routes is not None else []
+    return [*([own] if own else []), *others] or None
+
+
+def _cluster(server: MonitoredServer) -> Page:
+    """Options and state of the cluster; {} for a server that stands alone."""
+    options, routes = server.context.options.cluster, server.routes
+    if options is None or routes is None:
+        return {}
+    page: Page = {
+        "name": routes.mesh.cluster_name,
+        "addr": options.host,
+        "cluster_port": routes.port,
+        "auth_timeout": options.auth_timeout_ns / _NS,
+        "urls": [str(address) for address in routes.mesh.settings.routes] or None,
+        "tls_timeout": options.tls.timeout_ns / _NS if options.tls is not None else 2,
+        "tls_required": options.tls is not None or None,
+        "tls_verify": options.tls is not None or None,
+        "pool_size": routes.mesh.settings.pool_size,
+        "write_deadline": options.write_deadline_ns or None,
+        "write_timeout": options.write_timeout if options.write_timeout != "default" else None,
+    }
+    return {name: value for name, value in page.items() if value is not None}
+
+
+def _leafnodes(server: MonitoredServer) -> Page:
+    """Options of leaf nodes; {} without them."""
+    options = server.context.options.leafnodes
+    if options is None or server.leafs is None:
+        return {}
+    page: Page = {
+        "host": options.host if options.port else None,
+        "port": server.leafs.port or None,
+        "auth_timeout": options.auth_timeout_ns / _NS,
+        "tls_timeout": options.tls.timeout_ns / _NS if options.tls is not None else 2,
+        "tls_required": options.tls is not None or None,
+        "tls_verify": (options.tls is not None and options.tls.verify) or None,
+        "remotes": [_remote(remote) for remote in options.remotes] or None,
+        "write_deadline": options.write_deadline_ns or None,
+        "write_timeout": options.write_timeout if options.write_timeout != "default" else None,
+    }
+    return {name: value for name, value in page.items() if value is not None}
+
+
+def _remote(remote: LeafRemoteOptions) -> Page:
+    deny = {"exports": list(remote.deny_exports), "imports": list(remote.deny_imports)}
+    page: Page = {
+        "local_account": remote.account,
+        "tls_timeout": remote.tls.timeout_ns / _NS if remote.tls is not None else None,
+        "urls": [str(address) for address in remote.addresses],
+        "deny": {name: subjects for name, subjects in deny.items() if subjects} or None,
+    }
+    return {name: value for name, value in page.items() if value is not None}
+
+
+def _messages(clients: TrafficCounters, routes: TrafficCounters) -> Page:
+    """Message counts of all connections, and of clients alone."""
+    sums = TrafficCounters(*(sum(parts) for parts in zip(clients, routes, strict=True)))
     return {
         "in_msgs": sums.in_msgs,
         "in_bytes": sums.in_bytes,
-        "in_client_msgs": sums.in_msgs,
-        "in_client_bytes": sums.in_bytes,
+        "in_client_msgs": clients.in_msgs,
+        "in_client_bytes": clients.in_bytes,
         "out_msgs": sums.out_msgs,
         "out_bytes": sums.out_bytes,
-        "out_client_msgs": sums.out_msgs,
-        "out_client_bytes": sums.out_bytes,
+        "out_client_msgs": clients.out_msgs,
+        "out_client_bytes": clients.out_bytes,
     }
 
 
@@ -137,8 +205,9 @@ def _proxies(keys: tuple[str, ...]) -> Page | None:
 def statsz(server: MonitoredServer) -> Page:
     """The server statistics for the system account."""
     totals, sums = server.sessions.totals, traffic(server)
-    sent = {"msgs": sums.out_msgs, "bytes": sums.out_bytes}
-    received = {"msgs": sums.in_msgs, "bytes": sums.in_bytes}
+    to_clients = {"msgs": sums.out_msgs, "bytes": sums.out_bytes}
+    from_clients = {"msgs": sums.in_msgs, "bytes": sums.in_bytes}
+    others = routed(server)
     active = {one.identity.account for one in server.sessions.values() if one.identity is not None}
     page: Page = {
         "start": format_time(server.started_ns),
@@ -149,17 +218,31 @@ def statsz(server: MonitoredServer) -> Page:
         "total_connections": totals.connections,
         "active_accounts": len(active),
         "subscriptions": num_subscriptions(server),
-        "sent": sent,
-        "sent_to_clients": sent,
-        "received": received,
-        "received_from_clients": received,
+        "sent": {"msgs": sums.out_msgs + others.out_msgs, "bytes": sums.out_bytes + others.out_bytes},
+        "sent_to_clients": to_clients,
+        "received": {"msgs": sums.in_msgs + others.in_msgs, "bytes": sums.in_bytes + others.in_bytes},
+        "received_from_clients": from_clients,
         "slow_consumers": totals.slow_consumers,
         "active_servers": 1,
         "gomaxprocs": 1,
     }
+    if server.routes is not None:
+        page["active_servers"] = 1 + len(server.routes.mesh.peers)
+        page["routes"] = [_route_stat(session) for session in server.routes.sessions]
     if server.jetstream is not None:
         page["jetstream"] = jetstream_var(server)
     return page
+
+
+def _route_stat(session: RouteSession) -> Page:
+    sink = session.sink
+    return {
+        "rid": session.cid,
+        "name": session.link.name,
+        "sent": {"msgs": sink.out_msgs, "bytes": sink.out_bytes},
+        "received": {"msgs": sink.in_msgs, "bytes": sink.in_bytes},
+        "pending": session.connection.pending_bytes(),
+    }
 
 
 def _by_kind(clients: int) -> Page:

@@ -1,4 +1,4 @@
-"""Very many messages that expire together: a bounded number in each tick, and turns for all that is due."""
+"""Very many messages that expire together: a bounded number in each tick, and all of it in the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.jetstream.stream.retention import (
     REMOVAL_WORK,
     SWEEP_WORK,
 )
-from penstock.jetstream.stream.stream_replica import ID_WORK
+from penstock.jetstream.stream.stream_timers import ID_WORK
 from penstock.jetstream.stream.ttl import MessageTtls
 from penstock.kernels.log.stream_log import StreamLog
 from penstock.kernels.wire.dispatch import publish
@@ -46,7 +46,7 @@ def filled(
 
 
 def ticks_at(js: EngineHarness, now: int) -> Iterator[int]:
-    """What stream S holds after each turn of the timer, while something is due at that time."""
+    """What stream S holds after each call of the timer, while something is due at that time."""
     js.now = now
     while (due := js.engine.tick.next_deadline()) is not None and due <= now:
         js.engine.tick.on_time(now)
@@ -64,7 +64,7 @@ def ticks_at(js: EngineHarness, now: int) -> Iterator[int]:
     ],
     ids=["max_age", "ttl", "markers"],
 )  # fmt: skip
-def test_messages_that_expire_together_go_in_turns(
+def test_messages_that_expire_together_go_in_slices(
     settings: dict[str, Any], header: bytes, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tick, "EXPIRY_WORK", 100 * each)
@@ -136,7 +136,7 @@ def test_messages_that_never_expire_are_looked_at_once(count: int) -> None:
     assert never.asked - before <= 300
 
 
-def test_entries_of_removed_messages_are_swept_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_removed_messages_are_swept_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep of a million entries took a third of a second. Meanwhile TTLs hold as before."""
     js = EngineHarness()
     js.create("S", "S.>", allow_msg_ttl=True, max_age=50 * SECOND)
@@ -185,7 +185,7 @@ def test_messages_expire_in_order_while_a_sweep_goes_on() -> None:
     assert found == expected
 
 
-def test_message_ids_that_leave_the_window_together_go_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_ids_that_leave_the_window_together_go_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tick, "EXPIRY_WORK", 100 * ID_WORK)
     js = EngineHarness()
     js.create("S", "S.>", duplicate_window=SECOND, max_age=5 * SECOND)

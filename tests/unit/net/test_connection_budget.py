@@ -4,6 +4,7 @@ and the socket, and whatever ends it. Time is a count of frames."""
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import struct
 from collections.abc import Callable, Coroutine
@@ -22,11 +23,11 @@ from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection
 from penstock.net.tls import TlsLayer, TlsPolicy
-from penstock.net.websocket import WebsocketLayer, WebsocketPolicy
+from penstock.net.websocket import AcceptedWebsocket, WebsocketPolicy
 
 PEM = str(Path(__file__).parents[2] / "support" / "tls.pem")
 KINDS = ("plain", "tls", "websocket")
-A_PART = 4  # frames of a turn
+A_PART = 4  # frames of a part
 SCRATCH = 1 << 20
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -68,7 +69,8 @@ class Raw(asyncio.Transport):
 
 
 class Harness:
-    """One client's connection, and a loop that is turned by hand. Each frame takes a quarter of a turn."""
+    """One client's connection, and a loop whose iterations the test runs. Each frame takes a quarter of the
+    budget."""
 
     def __init__(self, kind: str) -> None:
         self.now_ns = CROWD_NS
@@ -76,7 +78,7 @@ class Harness:
         self.trigger = TickTrigger(self.soon.append, self._end, lambda: self.now_ns)
         self.served: list[bytes] = []
         self.ended: list[CloseReason] = []
-        self.counts: list[int] = []  # frames of each turn
+        self.counts: list[int] = []  # frames of each iteration
         index = SubscriptionIndex()
         index.insert(SinkSubscription(ServiceSink(self._serve), b">"))
         loop = asyncio.get_running_loop()
@@ -134,7 +136,9 @@ class Harness:
         return layer, encode
 
     def _websocket(self) -> tuple[Any, Callable[[bytes], bytes]]:
-        layer = WebsocketLayer(lambda cookies, claimed: self.connection, WebsocketPolicy(), lambda text: None)
+        layer = AcceptedWebsocket(
+            lambda cookies, claimed: self.connection, WebsocketPolicy(), lambda text: None
+        )
         layer.connection_made(self.raw)
         layer.data_received(UPGRADE)
 
@@ -204,7 +208,7 @@ class Harness:
         self._give(self.protocol, data)
         self.counts.append(len(self.served) - before)
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         due, self.soon[:] = self.soon[:], []
         before = len(self.served)
         for callback in due:
@@ -218,7 +222,7 @@ class Harness:
         for _ in range(10_000):
             if is_done():
                 return
-            self.turn()
+            self.iterate()
         raise AssertionError("it never comes to an end")
 
 
@@ -287,13 +291,38 @@ async def test_what_a_layer_keeps_for_later_turns_comes_before_the_end_of_the_so
         assert len(harness.served) < 40
         if kind != "plain":
             assert harness.ingress.parser.pending < len(wire) // 2, (
-                "a layer hands over what there is a turn for"
+                "a layer hands over what there is budget for"
             )
         harness.protocol.connection_lost(end)
         harness.settle()
         assert harness.served == large
         assert len(harness.ended) == 1
         assert max(harness.counts) <= A_PART + 1
+
+
+@in_a_loop
+async def test_a_socket_that_fails_while_reading_is_paused_ends_the_session_after_its_input(
+    kind: str,
+) -> None:
+    if kind != "plain":
+        return  # layers leave all reads to the event loop
+    harness = Harness(kind)
+    with harness.connection.get_buffer(-1) as room:
+        size = len(room)
+        room[:] = (publishes(100) * (size // len(publishes(100)) + 1))[:size]
+    harness.connection.buffer_updated(size)  # it filled its buffer: more waits in the socket
+    reading, writing = os.pipe()  # no socket: recv() fails
+    harness.ingress.socket = reading
+    for _ in range(10_000):
+        if harness.connection.close_reason is not None:
+            break
+        harness.iterate()
+        harness._make_crowd()
+    os.close(reading)
+    os.close(writing)
+    assert harness.connection.close_reason is CloseReason.READ_ERROR
+    assert harness.ingress.parser.pending < len(publishes(1))
+    assert harness.raw.closing
 
 
 @in_a_loop
@@ -346,7 +375,7 @@ async def test_nothing_is_worked_on_while_a_client_input_is_paused_and_all_after
     harness.connection.pause_input()
     count = len(harness.served)
     harness.settle()
-    assert len(harness.served) == count, "its turn came, and it is held"
+    assert len(harness.served) == count, "it was served, and it is held"
     harness.connection.resume_input()
     harness.settle()
     assert harness.served == served(20) * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -15,7 +17,8 @@ from penstock.jetstream.stream import overflow, rollups
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.protocol import headers
 from penstock.store.file import FileStore
-from tests.support.engine import EngineHarness
+from penstock.testing.sim.sim_disk import Killed, SimDisk
+from tests.support.engine import START_NS, EngineHarness
 
 pytestmark = pytest.mark.feature("stream.long-requests", "stream.rollup")
 
@@ -30,7 +33,7 @@ Contents = list[tuple[int, bytes, bytes]]
 def _small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "WORK", 1)
     monkeypatch.setattr(rollups, "SLICE", PART)
-    monkeypatch.setattr(rollups, "TURN_MESSAGES", PART)
+    monkeypatch.setattr(rollups, "TICK_MESSAGES_MAX", PART)
 
 
 def rollup(kind: str, **more: str) -> bytes:
@@ -166,7 +169,7 @@ def test_an_engine_that_closes_finishes_roll_ups_and_acks_what_waits(tmp_path: P
 
 @pytest.mark.usefixtures("_small_turns")
 def test_a_start_finishes_the_roll_up_that_a_stop_interrupted(tmp_path: Path) -> None:
-    """Nobody would repeat that of a copy or of a schedule; and one with a message id would be a duplicate."""
+    """Nothing would repeat that of a copy or of a schedule; one with a message id would be a duplicate."""
     store = FileStore(tmp_path)
     js = filled(EngineHarness(store.account("$G")))
     acks = js.listen(b"ack")
@@ -202,6 +205,90 @@ def test_a_roll_up_whose_message_was_not_written_removes_nothing(tmp_path: Path)
         js.request("S.1", b"x")
         before.append((before[-1][0] + 1, b"S.1", b"x"))
         store.close()
+
+
+def restarted(disk: SimDisk, now: int, **settings: Any) -> EngineHarness:
+    return EngineHarness(FileStore("/store", disk=disk).account("$G"), now=now, **settings)
+
+
+def not_undone(js: EngineHarness) -> bool:
+    """Whether no message is there that a stored roll-up replaced."""
+    found = contents(js)
+    kept = {subject: seq for seq, subject, payload in found if payload == b"new"}
+    return all(seq >= kept.get(subject, 0) for seq, subject, _ in found)
+
+
+@pytest.mark.usefixtures("_small_turns")
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("always", [False, True])
+def test_no_crash_undoes_a_roll_up_whose_message_is_stored(always: bool, power: bool) -> None:
+    """The second one is recorded before the removals of the first one are written, an update before they are
+    synced."""
+    operation = survived = 0
+    while not survived:
+        operation += 1
+        disk = SimDisk(Random(operation))
+        js = filled(restarted(disk, START_NS, sync_always=always), 8 * PART)
+        disk.kill_at = disk.ops + operation
+        with contextlib.suppress(Killed):
+            acks = js.listen(b"ack.>")
+            publish(js.index, b"S.0", b"ack.0", rollup("sub"), b"new")
+            publish(js.index, b"S.1", b"ack.1", rollup("sub"), b"new")
+            js.tick()
+            js.engine.streams["S"].store.sync()  # the first message, and few of its removals
+            while len(acks) < 2:
+                js.tick()
+            js.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["S.>"], "allow_rollup_hdrs": True,
+                                       "description": "another"})  # fmt: skip
+            survived = disk.kill_at - disk.ops
+        disk.lose_power(all_of_it=operation % 2 == 0) if power else disk.restart()
+        assert not_undone(restarted(disk, js.now, sync_always=always)), operation
+    assert operation > 20
+
+
+@pytest.mark.usefixtures("_small_turns")
+def test_a_roll_up_at_a_start_does_not_undo_one_that_the_start_finished() -> None:
+    disk = SimDisk(Random(1))
+    js = filled(restarted(disk, START_NS), 8 * PART, allow_msg_schedules=True)
+    block = headers.build([
+        (headers.SCHEDULE, "@at 2023-11-14T22:13:22Z"),  # two seconds after START_NS
+        (headers.SCHEDULE_TARGET, "S.1"), (headers.SCHEDULE_ROLLUP, "sub"),
+    ])  # fmt: skip
+    assert "error" not in js.request("S.schedule", b"new", block)
+    publish(js.index, b"S.0", b"", rollup("sub"), b"new")
+    js.tick()
+    assert not not_undone(js)
+    operations, survived = 0, False
+    while not survived:  # a start stores the schedule's message, and is killed
+        operations += 1
+        killed = copy.deepcopy(disk)
+        killed.restart()
+        killed.kill_at = killed.ops + operations
+        with contextlib.suppress(Killed):
+            restarted(killed, START_NS + 3 * SECOND)
+            survived = True
+        killed.restart()
+        assert not_undone(restarted(killed, START_NS)), operations
+    assert operations > 10
+
+
+@pytest.mark.usefixtures("_small_turns")
+def test_a_stream_records_finished_roll_ups_until_they_are_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollups, "FINISHED_MAX", 5)
+    disk = SimDisk(Random(1))
+    js = filled(restarted(disk, START_NS), 10)
+    js.engine.allowance.most = 1
+    stream = js.engine.streams["S"]
+    for _ in range(30):
+        for payload in (b"a", b"b"):
+            js.request("S.2", payload)
+        acks = js.listen(b"ack")
+        publish(js.index, b"S.2", b"ack", rollup("sub"), b"new")
+        while not acks:
+            js.tick()
+        assert len(json.loads(stream.store.meta)["rollups"]) <= 7
+    stream.store.sync()
+    assert stream.rollups.record() == []
 
 
 @pytest.mark.usefixtures("_small_turns")
@@ -305,11 +392,11 @@ def test_slices_change_neither_what_is_stored_nor_what_is_answered(
     sliced = 0
     for seed in range(30):
         found = []
-        for turn in (1 << 40, 1):
-            monkeypatch.setattr(rollups, "SLICE", turn)
+        for size in (1 << 40, 1):
+            monkeypatch.setattr(rollups, "SLICE", size)
             monkeypatch.setattr(slices, "WORK", 1)
             js, rng = EngineHarness(), Random(seed)
-            js.engine.allowance.most = turn
+            js.engine.allowance.most = size
             js.create("S", "S.>", allow_rollup_hdrs=True, allow_atomic=True, **settings)
             acks = js.listen(b"ack.*")
             for n, (subject, header, payload) in enumerate(random_publishes(rng)):

@@ -13,15 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from penstock.jetstream.api.api_table import Endpoint
 
 LIMIT = 10_000
-INFO_VERBS = frozenset(
-    ("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO", "CONSUMER.NAMES", "CONSUMER.LIST", "CONSUMER.INFO")
-)
 
 Request = Callable[[], object]
 
@@ -32,13 +25,6 @@ class Queue(Enum):
     API = "JetStream API queue"
     INFO = "JetStream API info queue"
     NONE = ""  # not counted
-
-
-def queue_of(endpoint: Endpoint | None) -> Queue:
-    """The queue of an endpoint, if any. Pull requests and direct gets have limits of their own."""
-    if endpoint is None or not endpoint.json_errors:
-        return Queue.NONE
-    return Queue.INFO if endpoint.verbs in INFO_VERBS else Queue.API
 
 
 def _ignore(queue: Queue, dropped: int) -> None:

@@ -1,0 +1,91 @@
+"""Checks consumers with pinned clients: one client gets all messages until its pin ends.
+
+Clients name their pin in further requests, which keeps it. A pin ends when an administrator ends it, when
+its client requests nothing for the consumer's `priority_timeout`, or when the server restarts.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.protocol import headers
+from penstock.testing.sim import require
+
+if TYPE_CHECKING:
+    from penstock.testing.sim.consumer_checks import ConsumerRecord
+
+GROUP = "g"
+CLIENTS = ("left", "right")
+CONFIG = {
+    "priority_policy": "pinned_client", "priority_groups": [GROUP], "priority_timeout": 2_000_000_000,
+}  # fmt: skip
+
+Ident = tuple[str, str, int]  # stream, name and creation time (ns) of a consumer
+
+
+class SeenPin(NamedTuple):
+    """A pin that a client has until a time (ns)."""
+
+    id: str
+    client: str
+    until: int
+
+
+def has_pins(record: ConsumerRecord) -> bool:
+    """Whether the consumer serves a pinned client."""
+    return record.config.get("priority_policy") == CONFIG["priority_policy"]
+
+
+class Pins:
+    """The pins that clients saw, and their requests."""
+
+    def __init__(self) -> None:
+        self._pins: dict[Ident, SeenPin] = {}
+        self._past: set[str] = set()
+        self._clients: dict[bytes, str] = {}  # by the inbox of a request
+
+    def request(
+        self, record: ConsumerRecord, inbox: bytes, random: Random | None, now: int
+    ) -> dict[str, Any]:
+        """The fields that a request of a client has. random: chooses the client; None: the pinned one."""
+        pin = self._pins.get(_ident(record))
+        if random is not None:
+            client = random.choice(CLIENTS)
+        else:
+            client = pin.client if pin is not None else CLIENTS[0]
+        self._clients[inbox] = client
+        if pin is None or pin.client != client or pin.until <= now:
+            return {"group": GROUP}
+        self._pins[_ident(record)] = pin._replace(until=now + record.config["priority_timeout"])
+        return {"group": GROUP, "id": pin.id}
+
+    def delivered(self, record: ConsumerRecord, inbox: bytes, header: bytes, now: int) -> None:
+        """Checks the pin of a message."""
+        where = f"{record.stream} > {record.name}"
+        found = (headers.value_of(header, headers.PIN_ID) or b"").decode()
+        pin = self._pins.get(_ident(record))
+        client = self._clients.get(inbox, inbox.decode())  # one that asked before an update has no name
+        if pin is not None and pin.id == found:
+            require(pin.client == client, "pinned", f"{where}: {client} got a message, {pin} has the pin")
+            return
+        require(
+            bool(found) and found not in self._past, "pinned", f"{where}: a message has the pin {found!r}"
+        )
+        may = pin is None or pin.until <= now
+        require(may, "pinned", f"{where}: {client} got the pin {found} at {now}, {pin} has one")
+        self._past.add(found)
+        self._pins[_ident(record)] = SeenPin(found, client, now + record.config["priority_timeout"])
+
+    def unpinned(self, record: ConsumerRecord) -> None:
+        """The pin of a consumer ended."""
+        self._pins.pop(_ident(record), None)
+
+    def crashed(self) -> None:
+        """The server died, and with it all pins."""
+        self._pins.clear()
+        self._clients.clear()
+
+
+def _ident(record: ConsumerRecord) -> Ident:
+    return record.stream, record.name, record.created
