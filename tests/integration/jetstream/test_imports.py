@@ -88,7 +88,7 @@ async def test_the_official_client_uses_another_accounts_jetstream(port: int, st
 
 
 async def next_stored(sub: Subscription) -> Msg:
-    """The next message of the stream; answers flow control and passes over heartbeats, which come at any time."""
+    """The next message of the stream; answers flow control, and passes over heartbeats."""
     while True:
         message = await sub.next_msg(5)
         if not message.headers or message.headers.get("Status") != "100":
