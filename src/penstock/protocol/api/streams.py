@@ -180,16 +180,57 @@ class StreamState(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class PeerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A member of a group. active: ns since it was heard. lag: operations that it is behind. peer: its id.
+    pending: assigned and not yet a member, or about to be removed."""
+
     name: str = always("")
     current: bool = always(False)
     offline: bool = False
     active: DurationNs = always(0)
     lag: int = 0
-    peer: str = ""
-    pending: int = 0
+    peer: str = always("")
+    pending: bool = False
+
+
+class DesiredPeerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A server that a group is to have."""
+
+    name: str = always("")
+    offline: bool = False
+    peer: str = always("")
+
+
+class DesiredClusterOrigin(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What STREAM.CANCEL_MOVE restores."""
+
+    replicas: int = always(0)
+    placement: Placement | None = None
+    retention: RetentionPolicy | None = None
+
+
+class DesiredClusterStatus(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What the leader of a group does towards its desired state, or waits for. type: meta, membership,
+    snapshot, catchup, quorum, blocked or unavailable."""
+
+    description: str = always("")
+    type: str = always("")
+    err: str = ""
+
+
+class DesiredClusterInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The servers that a group is to have, while it is scaled, moved or healed. replicas: absent while its
+    leader has yet to choose which members stay."""
+
+    created: Rfc3339 = always(ZERO_TIME)
+    name: str = ""
+    replicas: list[DesiredPeerInfo] = []
+    origin: DesiredClusterOrigin | None = None
+    status: DesiredClusterStatus | None = None
 
 
 class ClusterInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The group of a stream or consumer. replicas: its members without the leader; without a leader, all."""
+
     name: str = ""
     raft_group: str = ""
     leader: str = ""
@@ -197,6 +238,7 @@ class ClusterInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     system_account: bool = False
     traffic_account: str = ""
     replicas: list[PeerInfo] = []
+    desired: DesiredClusterInfo | None = None
 
 
 class ApiStreamSourceInfo(msgspec.Struct, omit_defaults=True, kw_only=True):

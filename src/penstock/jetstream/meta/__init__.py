@@ -1,0 +1,12 @@
+"""What a cluster agrees on about its streams and consumers, without IO: which exist, and where.
+
+The meta group of a cluster replicates the state of this package. Requests become commands; every server
+applies them in the order of the log, and decides then. So two requests that arrive at once never both win,
+and the servers never differ.
+
+- `placement`: which servers get a stream; which stay when it is scaled down; who leads next.
+
+Terms: a *peer* is a server of the cluster, its id the hash of its name. A *group* replicates one stream
+with its consumers. An *incarnation* is the index of the command that created a stream or consumer: one that
+is created again under the same name has another.
+"""
