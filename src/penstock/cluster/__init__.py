@@ -4,6 +4,8 @@ The package does no IO: bytes and frames come in, frames and wishes (dial, close
 ports; time and randomness are arguments. The server's connections (`server/links`) and the simulation drive
 the same code.
 
+- `peer_info`: what INFO and CONNECT of all links share, and how they are read.
+- `peer_link`: one connection to another server: states, pings, errors, compression of all kinds of link.
 - `route_info`: the INFO and CONNECT messages of routes.
 - `compression`: which compression two servers agree on, and the level for a round trip time.
 - `route_link`: one connection to another server: handshake, INFO updates, pings. States as a table.

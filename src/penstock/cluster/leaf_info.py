@@ -9,37 +9,19 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import ProtocolError
+from penstock.cluster.peer_info import PeerInfo, reader
 
 
-class LeafInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+class LeafInfo(PeerInfo, omit_defaults=True, kw_only=True):
     """INFO of a leaf node link.
 
     The hub greets with one, and repeats it, compressed, if both sides compress. The answer to CONNECT is an
     INFO with `connect_info`. Later ones are updates. The leaf node sends one only to agree on compression.
     """
 
-    server_id: str
-    server_name: str = ""
-    version: str = ""
-    proto: int = 0
-    git_commit: str = ""
-    go: str = ""
-    host: str = ""
-    port: int = 0
-    headers: bool = False
-    auth_required: bool = False
-    tls_required: bool = False
-    tls_verify: bool = False
-    max_payload: int = 0
-    jetstream: bool = False
-    ip: str = ""
     client_id: int = 0
     """Number of the connection on the hub. Together with `leafnode_urls` or `info_on_connect` it tells the
     port of leaf nodes from others."""
-    nonce: str = ""
-    cluster: str = ""
-    domain: str = ""
     leafnode_urls: list[str] | None = None
     """host:port of the hub's servers for leaf nodes."""
     ws_connect_urls: list[str] | None = None
@@ -55,10 +37,6 @@ class LeafInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     export: Any = None
     """What it may send."""
     api_lvl: int = 0
-
-    def line(self) -> bytes:
-        """The protocol line."""
-        return b"INFO " + msgspec.json.encode(self) + b" \r\n"
 
 
 class LeafConnect(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -96,21 +74,5 @@ class LeafConnect(msgspec.Struct, omit_defaults=True, kw_only=True):
         return b"CONNECT " + msgspec.json.encode(self) + b"\r\n"
 
 
-_INFO = msgspec.json.Decoder(LeafInfo, strict=False)
-_CONNECT = msgspec.json.Decoder(LeafConnect, strict=False)
-
-
-def parse_info(body: bytes) -> LeafInfo:
-    """Raises ProtocolError."""
-    try:
-        return _INFO.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"INFO of a leaf node is not readable: {error}") from error
-
-
-def parse_connect(body: bytes) -> LeafConnect:
-    """Raises ProtocolError."""
-    try:
-        return _CONNECT.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"CONNECT of a leaf node is not readable: {error}") from error
+parse_info = reader(LeafInfo, "INFO of a leaf node")
+parse_connect = reader(LeafConnect, "CONNECT of a leaf node")

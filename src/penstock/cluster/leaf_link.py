@@ -24,18 +24,15 @@ work but parsing a line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.cluster import compression
 from penstock.cluster.leaf_info import LeafConnect, LeafInfo, parse_connect, parse_info
 from penstock.cluster.leaf_rules import LeafRules
-from penstock.cluster.route_info import NAMELESS
-from penstock.cluster.route_link import PING, PONG
+from penstock.cluster.peer_info import NAMELESS
+from penstock.cluster.peer_link import ANY, LinkState, PeerLink
 from penstock.errors import ConfigError, ProtocolError
-from penstock.kernels.wire.frames import Op, ParseError, PyFrame
-from penstock.kernels.wire.route_frames import RouteParser
+from penstock.kernels.wire.frames import Op, PyFrame
 from penstock.net.reasons import CloseReason
 
 if TYPE_CHECKING:
@@ -51,16 +48,7 @@ SAME_CLUSTER = "remote leafnode has same cluster name"
 OLD_VERSION = "connection rejected since minimum version required is"
 
 
-class LeafState(Enum):
-    GREETING = "greeting"
-    CHECKING = "checking"
-    EXPECTING = "expecting"
-    CONNECTING = "connecting"
-    REGISTERED = "registered"
-    CLOSED = "closed"
-
-
-class LeafLink:
+class LeafLink(PeerLink):
     """One connection to a leaf node or a hub.
 
     Args:
@@ -72,6 +60,9 @@ class LeafLink:
         remote: the configured hub that this server dialled; None = the other side dialled.
     """
 
+    KIND = "Leafnode"
+    TAG = "lid"
+
     def __init__(
         self,
         nodes: LeafNodes,
@@ -81,16 +72,14 @@ class LeafLink:
         ingress: LeafIngress,
         remote: LeafRemote | None,
     ) -> None:
+        state = LinkState.GREETING if remote is None else LinkState.EXPECTING
+        super().__init__(nodes, cid, wire, sink, ingress, state)
         self.nodes = nodes
-        self.cid = cid
         self.wire = wire
         self.sink = sink
         self.ingress = ingress
-        assert isinstance(ingress.parser, RouteParser)
-        self.parser = ingress.parser
         self.parser.for_leaf()
         self.remote = remote
-        self.state = LeafState.GREETING if remote is None else LeafState.EXPECTING
         self.is_spoke = remote is not None and not remote.settings.hub  # this server is the leaf node
         own = nodes.settings.isolate
         self.is_isolated = own or (remote is not None and remote.settings.isolate)
@@ -103,12 +92,7 @@ class LeafLink:
         self.login: Login | None = None
         self.denied_by_peer: tuple[str, ...] = ()
         self.hub_lists: tuple[object, object] = (None, None)  # import and export of the hub's INFO
-        self.compression = ""
         self.nonce = ""
-        self.rtt_ns = 0
-        self.started_ns = nodes.clock()
-        self._ping_sent_ns = 0
-        self._negotiated = False
 
     # -- from the connection
 
@@ -118,52 +102,14 @@ class LeafLink:
             self.nonce = self.nodes.new_nonce()
             self.send(self._greeting().line())
 
-    def control(self, op: int) -> None:
-        """Handles the frame at which the ingress stopped, and those that follow."""
-        while op != Op.OP_NEED_MORE and self.state is not LeafState.CLOSED:
-            if op == Op.OP_ERROR:
-                self._on_broken_protocol()
-                return
-            handler = _HANDLERS[self.state].get(op)
-            if handler is None:
-                self._on_broken_protocol()
-                return
-            try:
-                handler(self, self.ingress.control())
-            except ProtocolError as error:
-                self.refuse(str(error), CloseReason.PROTOCOL_VIOLATION)
-                return
-            if self.state is LeafState.CHECKING:
-                return  # the wire continues
-            op = self.ingress.process()
-
     def closed(self, reason: CloseReason) -> None:
         """The connection is closed. The last call."""
         was_registered = self.account is not None
-        self.state = LeafState.CLOSED
+        self.state = LinkState.CLOSED
         self.sink.forget_all()
         self.nodes.link_closed(self, reason, was_registered=was_registered)
 
     # -- from the registry
-
-    def send(self, data: bytes) -> None:
-        self.sink.write(data)
-
-    def ping(self) -> None:
-        """Measures the round trip time."""
-        self._ping_sent_ns = self.nodes.clock()
-        self.send(PING)
-
-    def close(self, reason: CloseReason) -> None:
-        if self.state is not LeafState.CLOSED:
-            self.state = LeafState.CLOSED
-            self.wire.close(reason)
-
-    def refuse(self, text: str, reason: CloseReason) -> None:
-        """Sends -ERR and closes."""
-        self.nodes.log_error(self, text)
-        self.send(f"-ERR '{text}'\r\n".encode())
-        self.close(reason)
 
     def retry_in(self, delay_s: float) -> None:
         """Waits that long before the hub is dialled again."""
@@ -173,7 +119,7 @@ class LeafLink:
     def open_gates(self, account: Account, rules: LeafRules, loop_subject: bytes) -> None:
         """The link belongs to this account: messages and interest may come in."""
         self.account = account
-        self.state = LeafState.REGISTERED
+        self.state = LinkState.REGISTERED
         self.sink.join(account.index, self.is_spoke, self.cluster.encode())
         self.ingress.watch_loops(loop_subject, self._on_loop)
         self.ingress.mapper = account.mapper
@@ -211,11 +157,11 @@ class LeafLink:
         if connect.lang:
             self.refuse("attempted to connect to leaf node port", CloseReason.WRONG_PORT)
             return
-        self.state = LeafState.CHECKING
+        self.state = LinkState.CHECKING
         self.wire.authenticate(connect, lambda login: self._authenticated(connect, login))
 
     def _authenticated(self, connect: LeafConnect, login: Login | None) -> None:
-        if self.state is not LeafState.CHECKING:
+        if self.state is not LinkState.CHECKING:
             return
         if login is None:
             self.nodes.log_error(self, "authentication error")
@@ -244,7 +190,7 @@ class LeafLink:
             self.refuse(text, CloseReason.WRONG_GATEWAY)
         elif wanted and not is_version_at_least(connect.version, wanted):
             self.refuse(f'{OLD_VERSION} "{wanted}"', CloseReason.MINIMUM_VERSION_REQUIRED)
-        return self.state is LeafState.CLOSED
+        return self.state is LinkState.CLOSED
 
     # -- handshake of the dialling side
 
@@ -282,7 +228,7 @@ class LeafLink:
             self.nodes.log_error(self, str(error))
             self.close(CloseReason.AUTHENTICATION_FAILURE)
             return
-        self.state = LeafState.CONNECTING
+        self.state = LinkState.CONNECTING
         self.wire.connecting()
         if not info.info_on_connect:
             self.nodes.register(self, remote.settings.account)
@@ -306,35 +252,16 @@ class LeafLink:
 
     # -- compression
 
-    @property
-    def mode(self) -> str:
-        """The configured mode; none for a WebSocket.
-
-        The official server puts the S2 stream around the WebSocket's frames, which no HTTP proxy passes on. A
-        WebSocket has a compression of its own, which both sides agree on before INFO.
-        """
+    def _compression_options(self) -> tuple[str, tuple[int, ...]]:
+        """The official server puts the S2 stream around the WebSocket's frames, which no HTTP proxy passes
+        on. A WebSocket has a compression of its own, which both sides agree on before INFO, and gets no
+        other."""
         if self.wire.is_websocket:
-            return compression.NOT_SUPPORTED
-        return self.nodes.compression_of(self.remote)[0]
+            return compression.NOT_SUPPORTED, ()
+        return self.nodes.compression_of(self.remote)
 
     def _shown_mode(self) -> str:
         return compression.AUTO if self.mode == compression.AUTO else self.compression
-
-    def _agree(self, theirs: str) -> bool:
-        """Agrees on compression; returns whether the stream is compressed from now on."""
-        self._negotiated = True
-        mode, thresholds = self.nodes.compression_of(self.remote)
-        rtt_ns = self.rtt_ns or max(1, self.nodes.clock() - self.started_ns)
-        self.compression = compression.agreed(mode, theirs, rtt_ns, thresholds)
-        return compression.compresses(self.compression)
-
-    def _adapt_level(self) -> None:
-        if self.mode != compression.AUTO or not compression.compresses(self.compression):
-            return
-        level = compression.level_for(self.rtt_ns, self.nodes.compression_of(self.remote)[1])
-        if level != self.compression:
-            self.compression = level
-            self.wire.change_level(level)
 
     # -- registered
 
@@ -347,28 +274,11 @@ class LeafLink:
         if self.hub_lists != before:
             self.nodes.renew_rules(self)
 
-    def _on_ping(self, frame: PyFrame) -> None:
-        self.send(PONG)
-
-    def _on_pong(self, frame: PyFrame) -> None:
-        if self._ping_sent_ns:
-            self.rtt_ns = max(1, self.nodes.clock() - self._ping_sent_ns)
-            self._ping_sent_ns = 0
-            self._adapt_level()
-        self.wire.ponged()
-
-    def _on_error(self, frame: PyFrame) -> None:
-        text = (frame.payload or b"").decode("utf-8", "replace")
+    def _note_error(self, text: str) -> None:
         if "Loop detected" in text or SAME_CLUSTER in text:
             self.retry_in(RETRY_LATER_S)
         elif OLD_VERSION in text:
             self.retry_in(RETRY_VERSION_S)
-        self.nodes.log_error(self, f"Leafnode Error '{text}'")
-        if text != "Invalid Subscription":
-            self.close(CloseReason.PARSE_ERROR)
-
-    def _on_ignored(self, frame: PyFrame) -> None:
-        """+OK, and a second CONNECT."""
 
     def _on_loop(self) -> None:
         """This server's interest came back over other servers: messages would go round for ever."""
@@ -378,7 +288,7 @@ class LeafLink:
     @property
     def is_looped(self) -> bool:
         """Whether this server's own interest comes from the other side."""
-        return self.state is LeafState.REGISTERED and self.ingress.is_looped
+        return self.state is LinkState.REGISTERED and self.ingress.is_looped
 
     def end_loop(self) -> None:
         """Closes the link, because it closes a circle of servers."""
@@ -393,21 +303,12 @@ class LeafLink:
         knows those of the hub, so one that ignores them is broken or hostile.
         """
         shown = subject.decode("utf-8", "replace")
-        if self.is_spoke or self.state is LeafState.CLOSED:
+        if self.is_spoke or self.state is LinkState.CLOSED:
             self.nodes.log_debug(self, f'Not permitted: "{shown}"')
             return
         self.retry_in(RETRY_LATER_S)
         what = "Publish" if is_message else "Subscription"
         self.refuse(f'Permissions Violation for {what} to "{shown}"', CloseReason.PROTOCOL_VIOLATION)
-
-    def _on_broken_protocol(self) -> None:
-        if self.state is LeafState.GREETING:
-            self.nodes.log_error(self, "authentication error")
-            self.refuse("Authorization Violation", CloseReason.AUTHENTICATION_FAILURE)
-            return
-        error = ParseError(self.parser.error).name.removeprefix("ERROR_").replace("_", " ").lower()
-        self.nodes.log_error(self, f"Leafnode parser ERROR in state {self.state.value}: {error}")
-        self.close(CloseReason.PROTOCOL_VIOLATION)
 
 
 def loop_text(account: str) -> str:
@@ -430,18 +331,11 @@ def version_of(text: str) -> tuple[int, int, int]:
     return major, minor, update
 
 
-_Handler = Callable[[LeafLink, PyFrame], None]
-_ANY: dict[int, _Handler] = {
-    Op.OP_PING: LeafLink._on_ping,
-    Op.OP_PONG: LeafLink._on_pong,
-    Op.OP_OK: LeafLink._on_ignored,
-    Op.OP_ERR: LeafLink._on_error,
-}
-_HANDLERS: dict[LeafState, dict[int, _Handler]] = {
-    LeafState.GREETING: {Op.OP_INFO: LeafLink._on_greeting_info, Op.OP_CONNECT: LeafLink._on_connect},
-    LeafState.CHECKING: {},
-    LeafState.EXPECTING: {Op.OP_INFO: LeafLink._on_first_info, **_ANY},
-    LeafState.CONNECTING: {Op.OP_INFO: LeafLink._on_answer, **_ANY},
-    LeafState.REGISTERED: {Op.OP_INFO: LeafLink._on_info, Op.OP_CONNECT: LeafLink._on_ignored, **_ANY},
-    LeafState.CLOSED: {},
+LeafLink.HANDLERS = {
+    LinkState.GREETING: {Op.OP_INFO: LeafLink._on_greeting_info, Op.OP_CONNECT: LeafLink._on_connect},
+    LinkState.CHECKING: {},
+    LinkState.EXPECTING: {Op.OP_INFO: LeafLink._on_first_info, **ANY},
+    LinkState.CONNECTING: {Op.OP_INFO: LeafLink._on_answer, **ANY},
+    LinkState.REGISTERED: {Op.OP_INFO: LeafLink._on_info, Op.OP_CONNECT: LeafLink._on_ignored, **ANY},
+    LinkState.CLOSED: {},
 }

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 from penstock.cluster import compression
 from penstock.cluster.domains import Denied, denied
 from penstock.cluster.leaf_info import LeafInfo
-from penstock.cluster.leaf_link import RETRY_LATER_S, LeafLink, LeafState, loop_text
+from penstock.cluster.leaf_link import RETRY_LATER_S, LeafLink, loop_text
 from penstock.cluster.leaf_remote import LeafRemote
 from penstock.cluster.leaf_rules import LOOP_PREFIX, LeafRules, rules_of_hub, rules_of_leaf, shown_permission
+from penstock.cluster.peer_link import LinkState
 from penstock.cluster.route_link import PROTOCOL_TRACE
 from penstock.net.reasons import CloseReason
 
@@ -119,7 +120,7 @@ class LeafNodes:
     @property
     def links(self) -> list[LeafLink]:
         """The registered links, oldest first."""
-        return [link for link in self._links if link.state is LeafState.REGISTERED]
+        return [link for link in self._links if link.state is LinkState.REGISTERED]
 
     def links_of(self, account: str) -> list[LeafLink]:
         """Those of an account of this server."""
@@ -305,7 +306,7 @@ class LeafNodes:
         for one in self.links_of(account.name):
             if one.remote is None and (one.name, one.cluster, one.remote_account) == key:
                 one.refuse(DUPLICATE, CloseReason.DUPLICATE_LEAFNODE)
-                self._ports.log_warning(f"{shown(link)} - Replacing connection from same server")
+                self._ports.log_warning(f"{link.shown} - Replacing connection from same server")
                 return
 
     def _answer(self, link: LeafLink, account: Account) -> None:
@@ -338,7 +339,7 @@ class LeafNodes:
         settings = self.settings
         if account.name != settings.system_account:
             self._ports.log_notice(
-                f"{shown(link)} - JetStream using domains: local {quoted(settings.domain)}, "
+                f"{link.shown} - JetStream using domains: local {quoted(settings.domain)}, "
                 f"remote {quoted(link.domain)}"
             )
         return denied(
@@ -388,16 +389,10 @@ class LeafNodes:
             self._dial_later(remote, self._reconnect_s + delay_s)
 
     def log_error(self, link: LeafLink, text: str) -> None:
-        self._ports.log_error(f"{shown(link)} - {text}")
+        self._ports.log_error(f"{link.shown} - {text}")
 
     def log_debug(self, link: LeafLink, text: str) -> None:
-        self._ports.log_debug(f"{shown(link)} - {text}")
-
-
-def shown(link: LeafLink) -> str:
-    """Prefix of log lines."""
-    host, port = link.wire.peer
-    return f"{host}:{port} - lid:{link.cid}"
+        self._ports.log_debug(f"{link.shown} - {text}")
 
 
 def quoted(text: str) -> str:

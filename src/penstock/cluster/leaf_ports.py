@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from penstock.cluster.peer_link import Wire
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.cluster.leaf_info import LeafConnect, LeafInfo
     from penstock.cluster.leaf_link import LeafLink
     from penstock.cluster.leaf_remote import LeafRemote
-    from penstock.net.reasons import CloseReason
     from penstock.routing.permissions import Permissions
 
 DEFAULT_PORT = 7422
@@ -152,26 +152,12 @@ class Login(Protocol):
     def permissions(self) -> Permissions | None: ...
 
 
-class LeafWire(Protocol):
+class LeafWire(Wire, Protocol):
     """What a link uses of its connection."""
-
-    @property
-    def peer(self) -> tuple[str, int]:
-        """Address of the other end."""
 
     @property
     def is_websocket(self) -> bool:
         """The connection is a WebSocket."""
-
-    def close(self, reason: CloseReason) -> None:
-        """Sends what is in the out buffer, then closes. `LeafLink.closed` follows."""
-
-    def compress(self, mode: str) -> None:
-        """Sends what is in the out buffer in clear. Everything after that, and everything not yet parsed, is
-        compressed."""
-
-    def change_level(self, mode: str) -> None:
-        """Compresses output in this mode from now on."""
 
     def encrypt(self) -> None:
         """Begins the TLS handshake as client, unless the connection is encrypted. Output waits for it."""
@@ -181,12 +167,6 @@ class LeafWire(Protocol):
 
     def connecting(self) -> None:
         """CONNECT is sent: the hub must answer soon."""
-
-    def registered(self) -> None:
-        """The other side has proved itself: pings begin."""
-
-    def ponged(self) -> None:
-        """The other side has answered a ping."""
 
 
 class LeafPorts(Protocol):

@@ -28,8 +28,10 @@ import msgspec
 from penstock.cluster import compression
 from penstock.cluster.announcements import ClusterInterest, pool_index
 from penstock.cluster.mesh_ports import MeshPorts, MeshSettings, address_of
-from penstock.cluster.route_info import NAMELESS, RouteConnect, RouteInfo
-from penstock.cluster.route_link import PROTOCOL_TRACE, Address, Dial, LinkState, RouteLink
+from penstock.cluster.peer_info import NAMELESS
+from penstock.cluster.peer_link import Address, LinkState
+from penstock.cluster.route_info import RouteConnect, RouteInfo
+from penstock.cluster.route_link import PROTOCOL_TRACE, Dial, RouteLink
 from penstock.errors import ConfigError
 from penstock.net.reasons import CloseReason
 
@@ -152,7 +154,7 @@ class Mesh:
     @property
     def pending(self) -> list[RouteLink]:
         """The links whose handshake is not complete, oldest first."""
-        return [link for link in self._links if link.state in (LinkState.GREETING, LinkState.KNOWN)]
+        return [link for link in self._links if link.state in (LinkState.GREETING, LinkState.EXPECTING)]
 
     @property
     def peers(self) -> dict[str, RouteLink]:
@@ -618,12 +620,7 @@ class Mesh:
             yield from (link for remote, link in dedicated.items() if remote not in self._pools)
 
     def log_error(self, link: RouteLink, text: str) -> None:
-        self._ports.log_error(f"{_shown(link)} - {text}")
+        self._ports.log_error(f"{link.shown} - {text}")
 
     def log_debug(self, link: RouteLink, text: str) -> None:
-        self._ports.log_debug(f"{_shown(link)} - {text}")
-
-
-def _shown(link: RouteLink) -> str:
-    host, port = link.wire.peer
-    return f"{host}:{port} - rid:{link.cid}"
+        self._ports.log_debug(f"{link.shown} - {text}")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from penstock.cluster.peer_link import Address
 from penstock.cluster.route_info import RouteInfo
-from penstock.cluster.route_link import Address, Dial
+from penstock.cluster.route_link import Dial
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:

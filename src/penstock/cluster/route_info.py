@@ -9,36 +9,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import ProtocolError
-
-NAMELESS = "_"
-"""In place of a cluster name, it stands for leaf nodes without one, so no cluster may have it."""
+from penstock.cluster.peer_info import PeerInfo, reader
 
 
-class RouteInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+class RouteInfo(PeerInfo, omit_defaults=True, kw_only=True):
     """INFO of a route. Also what a server tells about a third one (gossip), or about itself again (an
-    update)."""
+    update). `ip` is the URL to dial, `nats-route://host:port/`; "" = the address that the connection comes
+    from."""
 
-    server_id: str
-    server_name: str = ""
-    version: str = ""
-    proto: int = 0
-    git_commit: str = ""
-    go: str = ""
-    host: str = ""
-    port: int = 0
-    headers: bool = False
-    auth_required: bool = False
-    tls_required: bool = False
-    tls_verify: bool = False
-    max_payload: int = 0
-    jetstream: bool = False
-    ip: str = ""
-    """URL to dial, `nats-route://host:port/`; "" = the address that the connection comes from."""
-    nonce: str = ""
-    cluster: str = ""
     cluster_dynamic: bool = False
-    domain: str = ""
     connect_urls: list[str] | None = None
     ws_connect_urls: list[str] | None = None
     ldm: bool = False
@@ -56,10 +35,6 @@ class RouteInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     gateway: str = ""
     gateway_url: str = ""
     leafnode_urls: list[str] | None = None
-
-    def line(self) -> bytes:
-        """The protocol line, with the blank that the official server puts before its end."""
-        return b"INFO " + msgspec.json.encode(self) + b" \r\n"
 
 
 class RouteConnect(msgspec.Struct, kw_only=True):
@@ -89,21 +64,5 @@ class RouteConnect(msgspec.Struct, kw_only=True):
         return b"CONNECT " + msgspec.json.encode(fields) + b"\r\n"
 
 
-_INFO = msgspec.json.Decoder(RouteInfo, strict=False)
-_CONNECT = msgspec.json.Decoder(RouteConnect, strict=False)
-
-
-def parse_info(body: bytes) -> RouteInfo:
-    """Raises ProtocolError."""
-    try:
-        return _INFO.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"INFO of a route is not readable: {error}") from error
-
-
-def parse_connect(body: bytes) -> RouteConnect:
-    """Raises ProtocolError."""
-    try:
-        return _CONNECT.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"CONNECT of a route is not readable: {error}") from error
+parse_info = reader(RouteInfo, "INFO of a route")
+parse_connect = reader(RouteConnect, "CONNECT of a route")

@@ -3,11 +3,11 @@
 States, and what the peer may send in each:
 
     GREETING    accepted, before CONNECT     CONNECT
-    KNOWN       before the peer is registered     INFO, PING, PONG, +OK, -ERR
+    EXPECTING   before the peer is registered    INFO, PING, PONG, +OK, -ERR
     REGISTERED  messages and interest flow        the same, and messages and interest
     CLOSED      nothing is read
 
-    accepted: GREETING -CONNECT-> KNOWN -INFO-> REGISTERED      dialled: KNOWN -INFO-> REGISTERED
+    accepted: GREETING -CONNECT-> EXPECTING -INFO-> REGISTERED      dialled: EXPECTING -INFO-> REGISTERED
 
 The accepting server sends INFO at once. The dialling one sends CONNECT at once, and its own INFO when it has
 read the peer's: only then it knows which place in the pool is free. With compression on, the first INFO of
@@ -20,43 +20,23 @@ registered can cause no work but parsing one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.cluster import compression
-from penstock.cluster.route_info import NAMELESS, RouteInfo, parse_connect, parse_info
-from penstock.errors import ProtocolError
-from penstock.kernels.wire.frames import Op, ParseError, PyFrame
-from penstock.kernels.wire.route_frames import RouteParser
+from penstock.cluster.peer_info import NAMELESS
+from penstock.cluster.peer_link import ANY, Address, LinkState, PeerLink, Wire
+from penstock.cluster.route_info import RouteInfo, parse_connect, parse_info
+from penstock.kernels.wire.frames import Op, PyFrame
 from penstock.net.reasons import CloseReason
 
 if TYPE_CHECKING:
     from penstock.cluster.mesh import Mesh
     from penstock.kernels.wire.route_links import RouteIngress, RouteSink
 
-PING = b"PING\r\n"
-PONG = b"PONG\r\n"
 PROTOCOL_TRACE = 3
 """The protocol version of route INFO: 1 INFO updates, 2 accounts, 3 message traces."""
-
-
-class Address(NamedTuple):
-    """Where a server is dialled, and as whom."""
-
-    host: str
-    port: int
-    user: str = ""
-    password: str = ""
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    def is_same(self, other: Address) -> bool:
-        return self.host.lower() == other.host.lower() and self.port == other.port
 
 
 class Dial(msgspec.Struct, kw_only=True):
@@ -77,38 +57,7 @@ class Dial(msgspec.Struct, kw_only=True):
     delay_s: float = 0.0
 
 
-class Wire(Protocol):
-    """What a link uses of its connection."""
-
-    @property
-    def peer(self) -> tuple[str, int]:
-        """Address of the other end."""
-
-    def close(self, reason: CloseReason) -> None:
-        """Sends what is in the out buffer, then closes. `RouteLink.closed` follows."""
-
-    def compress(self, mode: str) -> None:
-        """Sends what is in the out buffer in clear. Everything after that, and everything not yet parsed, is
-        compressed."""
-
-    def change_level(self, mode: str) -> None:
-        """Compresses output in this mode from now on."""
-
-    def registered(self) -> None:
-        """The peer has proved itself: pings begin."""
-
-    def ponged(self) -> None:
-        """The peer has answered a ping."""
-
-
-class LinkState(Enum):
-    GREETING = "greeting"
-    KNOWN = "known"
-    REGISTERED = "registered"
-    CLOSED = "closed"
-
-
-class RouteLink:
+class RouteLink(PeerLink):
     """One connection to another server.
 
     Args:
@@ -120,6 +69,9 @@ class RouteLink:
         dial: why this server dialled; None = the peer did.
     """
 
+    KIND = "Route"
+    TAG = "rid"
+
     def __init__(
         self,
         mesh: Mesh,
@@ -129,14 +81,12 @@ class RouteLink:
         ingress: RouteIngress,
         dial: Dial | None,
     ) -> None:
+        state = LinkState.GREETING if dial is None else LinkState.EXPECTING
+        super().__init__(mesh, cid, wire, sink, ingress, state)
         self.mesh = mesh
-        self.cid = cid
         self.wire = wire
         self.sink = sink
         self.ingress = ingress
-        assert isinstance(ingress.parser, RouteParser)
-        self.parser = ingress.parser
-        self.state = LinkState.GREETING if dial is None else LinkState.KNOWN
         self.did_solicit = dial is not None
         self.is_explicit = dial is not None and dial.is_explicit
         self.address = dial.address if dial is not None else None
@@ -148,12 +98,7 @@ class RouteLink:
         self.is_poolless = False
         self.retry = False
         self.no_reconnect = False
-        self.compression = ""
         self.next_dial: Dial | None = None
-        self.rtt_ns = 0
-        self.started_ns = mesh.clock()
-        self._ping_sent_ns = 0
-        self._negotiated = False
         ingress.serve(mesh.interest.index_of)
 
     # -- from the connection
@@ -171,23 +116,6 @@ class RouteLink:
         if not self._info_waits:
             self.send(mesh.info(self.account, gossip_mode=self.gossip_mode).line())
 
-    def control(self, op: int) -> None:
-        """Handles the frame at which the ingress stopped, and those that follow."""
-        while op != Op.OP_NEED_MORE and self.state is not LinkState.CLOSED:
-            if op == Op.OP_ERROR:
-                self._on_broken_protocol()
-                return
-            handler = _HANDLERS[self.state].get(op)
-            if handler is None:
-                self._on_broken_protocol()
-                return
-            try:
-                handler(self, self.ingress.control())
-            except ProtocolError as error:
-                self.refuse(str(error), CloseReason.PROTOCOL_VIOLATION)
-                return
-            op = self.ingress.process()
-
     def closed(self, reason: CloseReason) -> None:
         """The connection is closed. The last call."""
         self.state = LinkState.CLOSED
@@ -200,25 +128,6 @@ class RouteLink:
     def name(self) -> str:
         """Of the peer, for log lines."""
         return self.remote.server_name if self.remote is not None else ""
-
-    def send(self, data: bytes) -> None:
-        self.sink.write(data)
-
-    def ping(self) -> None:
-        """Measures the round trip time; the answer also proves that the peer accepted this server."""
-        self._ping_sent_ns = self.mesh.clock()
-        self.send(PING)
-
-    def close(self, reason: CloseReason) -> None:
-        if self.state is not LinkState.CLOSED:
-            self.state = LinkState.CLOSED
-            self.wire.close(reason)
-
-    def refuse(self, text: str, reason: CloseReason) -> None:
-        """Sends -ERR and closes."""
-        self.mesh.log_error(self, text)
-        self.send(f"-ERR '{text}'\r\n".encode())
-        self.close(reason)
 
     def open_gates(self, index: int) -> None:
         """The mesh has registered the link, at this place of the pool."""
@@ -285,7 +194,7 @@ class RouteLink:
         self._restrict()
         self.sink.accept_headers(connect.headers and mesh.settings.headers)
         self.sink.accept_origins(connect.lnoc)
-        self.state = LinkState.KNOWN
+        self.state = LinkState.EXPECTING
         self.parser.unlock()
 
     def _on_first_info(self, frame: PyFrame) -> None:
@@ -328,12 +237,7 @@ class RouteLink:
         mesh, settings = self.mesh, self.mesh.settings
         if self._negotiated:
             return False
-        self._negotiated = True
-        rtt_ns = self.rtt_ns or max(1, mesh.clock() - self.started_ns)
-        self.compression = compression.agreed(
-            settings.compression, info.compression, rtt_ns, settings.rtt_thresholds_ns
-        )
-        if not compression.compresses(self.compression):
+        if not self._agree(info.compression):
             return False
         own = mesh.info(self.account)
         if settings.compression != compression.AUTO:
@@ -360,55 +264,18 @@ class RouteLink:
         else:
             self.mesh.renewed(self, info)
 
-    def _on_ping(self, frame: PyFrame) -> None:
-        self.send(PONG)
-
     def _on_pong(self, frame: PyFrame) -> None:
-        if self._ping_sent_ns:
-            self.rtt_ns = max(1, self.mesh.clock() - self._ping_sent_ns)
-            self._ping_sent_ns = 0
-            self._adapt_level()
-        self.wire.ponged()
+        super()._on_pong(frame)
         self.mesh.ponged(self)
 
-    def _adapt_level(self) -> None:
+    def _compression_options(self) -> tuple[str, tuple[int, ...]]:
         settings = self.mesh.settings
-        if settings.compression != compression.AUTO or not compression.compresses(self.compression):
-            return
-        level = compression.level_for(self.rtt_ns, settings.rtt_thresholds_ns)
-        if level != self.compression:
-            self.compression = level
-            self.wire.change_level(level)
-
-    def _on_error(self, frame: PyFrame) -> None:
-        text = (frame.payload or b"").decode("utf-8", "replace")
-        self.mesh.log_error(self, f"Route Error '{text}'")
-        if text != "Invalid Subscription":
-            self.close(CloseReason.PARSE_ERROR)
-
-    def _on_ignored(self, frame: PyFrame) -> None:
-        """+OK."""
-
-    def _on_broken_protocol(self) -> None:
-        if self.state is LinkState.GREETING:
-            self.mesh.log_error(self, "authentication error")
-            self.refuse("Authorization Violation", CloseReason.AUTHENTICATION_FAILURE)
-            return
-        error = ParseError(self.parser.error).name.removeprefix("ERROR_").replace("_", " ").lower()
-        self.mesh.log_error(self, f"Route parser ERROR in state {self.state.value}: {error}")
-        self.close(CloseReason.PROTOCOL_VIOLATION)
+        return settings.compression, settings.rtt_thresholds_ns
 
 
-_Handler = Callable[[RouteLink, PyFrame], None]
-_ANY: dict[int, _Handler] = {
-    Op.OP_PING: RouteLink._on_ping,
-    Op.OP_PONG: RouteLink._on_pong,
-    Op.OP_OK: RouteLink._on_ignored,
-    Op.OP_ERR: RouteLink._on_error,
-}
-_HANDLERS: dict[LinkState, dict[int, _Handler]] = {
+RouteLink.HANDLERS = {
     LinkState.GREETING: {Op.OP_CONNECT: RouteLink._on_connect},
-    LinkState.KNOWN: {Op.OP_INFO: RouteLink._on_first_info, **_ANY},
-    LinkState.REGISTERED: {Op.OP_INFO: RouteLink._on_info, Op.OP_CONNECT: RouteLink._on_ignored, **_ANY},
+    LinkState.EXPECTING: {Op.OP_INFO: RouteLink._on_first_info, **ANY},
+    LinkState.REGISTERED: {Op.OP_INFO: RouteLink._on_info, Op.OP_CONNECT: RouteLink._on_ignored, **ANY},
     LinkState.CLOSED: {},
 }

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cluster.announcements import pool_index
 from penstock.cluster.mesh_ports import address_of
-from penstock.cluster.route_link import Address
+from penstock.cluster.peer_link import Address
 from penstock.errors import ConfigError
 from penstock.routing.permissions import PermissionEntry, Permissions, SubjectPermission
 from penstock.server.config import conf_parser

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from penstock.cluster.leaf_link import LeafLink, LeafState
+from penstock.cluster.leaf_link import LeafLink
+from penstock.cluster.peer_link import LinkState
 from penstock.kernels.wire.leaf_links import LeafIngress, LeafSink
 from penstock.kernels.wire.route_frames import RouteParser
 from penstock.net.layer import Layer
@@ -150,7 +151,7 @@ class LeafSession(LinkSession):
                 identity = None
             self.identity = identity
             then(identity)
-            if self.link.state is LeafState.REGISTERED:
+            if self.link.state is LinkState.REGISTERED:
                 self.control(self.ingress.process())
 
         self.login.check_with_service(self.options, decided)
@@ -171,9 +172,9 @@ class LeafSession(LinkSession):
 
     def _on_timeout(self) -> None:
         self._timer = None
-        if self.link.state is LeafState.GREETING:
+        if self.link.state is LinkState.GREETING:
             self.link.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
-        elif self.link.state is LeafState.CONNECTING:
+        elif self.link.state is LinkState.CONNECTING:
             self.link.refuse(STALE, CloseReason.STALE_CONNECTION)
-        elif self.link.state is LeafState.EXPECTING:
+        elif self.link.state is LinkState.EXPECTING:
             self.link.close(CloseReason.READ_ERROR)

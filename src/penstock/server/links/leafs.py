@@ -1,7 +1,6 @@
 """The leaf node links of a server: listener, dialling, credentials, reload.
 
-`penstock.cluster.leaf_nodes` decides which links there are; this object has the sockets. Each dial is a task
-that ends with the server."""
+`penstock.cluster.leaf_nodes` decides which links there are; this object has the sockets."""
 
 from __future__ import annotations
 
@@ -14,19 +13,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock import faults
 from penstock.cluster.leaf_info import LeafConnect, LeafInfo
 from penstock.cluster.leaf_nodes import LeafNodes
-from penstock.errors import ConfigError, MisuseError, ServerError
-from penstock.net import sockets
-from penstock.net.backlog import BacklogWatch, Bounds
-from penstock.net.listener import Listener
+from penstock.errors import ConfigError, MisuseError
+from penstock.net.backlog import Bounds
 from penstock.net.reasons import CloseReason
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.config.option_checks import NS, host_and_port
 from penstock.server.links.leaf_session import LeafSession
 from penstock.server.links.leaf_settings import settings_of
-from penstock.server.monitoring.server_counters import TrafficCounters
+from penstock.server.links.link_server import LinkServer, bounds_for
 from penstock.server.server_identity import API_LEVEL, RUNTIME, VERSION
 
 if TYPE_CHECKING:
@@ -45,10 +41,10 @@ if TYPE_CHECKING:
     from penstock.server.server_context import ServerContext
     from penstock.server.tick import Tick
 
-STOP_GRACE_S = 1.0
+TLS_TIMEOUT_NS = 2 * NS
 
 
-class Leafs:
+class Leafs(LinkServer[LeafSession]):
     """The leaf node links of one server.
 
     Args:
@@ -63,6 +59,8 @@ class Leafs:
         changed: callable(session, is_here): a link was registered or is gone.
     """
 
+    kind = "leaf node"
+
     def __init__(
         self,
         context: ServerContext,
@@ -76,31 +74,14 @@ class Leafs:
         websocket_urls: Callable[[], list[str]],
         changed: Callable[[LeafSession, bool], object],
     ) -> None:
-        self._context = context
-        self._accounts = accounts
+        super().__init__(context, accounts, interests, tick, bounds_of(context.options))
         self._logins = logins
-        self._interests = interests
-        self._tick = tick
         self._cluster_name = cluster_name
         self._other_urls = other_urls
         self._websocket_urls = websocket_urls
         self._changed = changed
-        self._loop = asyncio.get_running_loop()
-        self._listener: Listener | None = None
-        self._next_cid = 1
-        self._sessions: dict[int, LeafSession] = {}
         self._by_link: dict[LeafLink, LeafSession] = {}
-        self._none_left = asyncio.Event()
-        self._dials: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
-        self._scratch = bytearray()
         self._new_nuid = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
-        self.past = TrafficCounters(0, 0, 0, 0)  # of closed links
-        self.slow_peers = 0
-        self.dropped_msgs = 0  # of closed links
-        self._watch = BacklogWatch(
-            self._loop, bounds_of(context.options), flush_all=tick.flush, trigger=tick.trigger
-        )
         self._encryption = _encryption_of(context.options)
         self.nodes = LeafNodes(
             settings_of(context.options),
@@ -120,30 +101,16 @@ class Leafs:
         self._accounts.when_configured(self.nodes.renew_accounts)
         self._accounts.when_shared(self._expect_replies)
         if options.port:
-            self._listener = Listener(self._accepted)
-            try:
-                await self._listener.open(options.host, max(0, options.port))
-            except OSError as error:
-                raise ServerError(sockets.failure(options.host, options.port, error)) from error
+            await self._listen(self._accepted, options.host, options.port)
             where = f"[{options.host}]" if ":" in options.host else options.host
             self._context.log.info(f"Listening for leafnode connections on {where}:{self.port}")
         self.nodes.start()
-
-    def _expect_replies(self) -> None:
-        for account in self._accounts.values():
-            if account.index.replies is not None:
-                self._interests.expect_replies(account)
 
     @property
     def _options(self) -> LeafOptions:
         options = self._context.options.leafnodes
         assert options is not None
         return options
-
-    @property
-    def port(self) -> int:
-        """The port for leaf nodes; 0 = none."""
-        return self._listener.port if self._listener is not None else 0
 
     @property
     def sessions(self) -> list[LeafSession]:
@@ -173,35 +140,14 @@ class Leafs:
 
     def lame_duck(self) -> None:
         """Accepts no more leaf nodes."""
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
 
-    async def close(self) -> None:
-        """Closes all links."""
-        if self._listener is not None:
-            self._listener.close()
-        for timer in self._timers:
-            timer.cancel()
-        for task in tuple(self._dials):
-            task.cancel()
+    def _stop_links(self) -> None:
         self.nodes.stop()
-        for session in tuple(self._sessions.values()):
-            session.connection.close(CloseReason.SERVER_SHUTDOWN)
-        try:
-            async with asyncio.timeout(STOP_GRACE_S):
-                while self._sessions:
-                    self._none_left.clear()
-                    await self._none_left.wait()
-        except TimeoutError:
-            for session in tuple(self._sessions.values()):
-                session.connection.cut()
-        self._watch.close()
 
     def renew(self) -> None:
         """Applies the current options."""
-        self._watch.set_bounds(bounds_of(self._context.options))
-        for session in self._sessions.values():
-            session.connection.renew_bound()
+        self._renew_bounds(bounds_of(self._context.options))
         self.nodes.renew(settings_of(self._context.options))
 
     def renew_logins(self) -> None:
@@ -232,29 +178,10 @@ class Leafs:
 
         return commit
 
-    def traffic(self) -> TrafficCounters:
-        """Messages and bytes of all links since the start."""
-        counters = [TrafficCounters.of(session.sink) for session in self._sessions.values()]
-        return TrafficCounters(*(sum(parts) for parts in zip(self.past, *counters, strict=True)))
-
     # -- ports of the links
 
     def dial(self, remote: LeafRemote, address: LeafAddress) -> None:
-        task = self._loop.create_task(self._connect(remote, address))
-        self._dials.add(task)
-        task.add_done_callback(self._dials.discard)
-
-    def call_later(self, delay_s: float, work: Callable[[], object]) -> object:
-        def run() -> None:
-            self._timers.discard(handle)
-            faults.contain(work, lambda error, *_: faults.note("timer of a leaf node", error))
-
-        handle = self._loop.call_later(delay_s, run)
-        self._timers.add(handle)
-        return handle
-
-    def random(self) -> float:
-        return self._context.random()
+        self._start_dial(self._connect(remote, address))
 
     def new_id(self) -> str:
         return self._new_nuid()
@@ -313,18 +240,6 @@ class Leafs:
         if session is not None:
             self._changed(session, False)
 
-    def log_notice(self, text: str) -> None:
-        self._context.log.info(text)
-
-    def log_warning(self, text: str) -> None:
-        self._context.log.warning(text)
-
-    def log_error(self, text: str) -> None:
-        self._context.log.error(text)
-
-    def log_debug(self, text: str) -> None:
-        self._context.log.debug(text)
-
     # -- connections
 
     def _session_of(self, link: LeafLink) -> LeafSession | None:
@@ -335,7 +250,7 @@ class Leafs:
             self._context,
             self.nodes,
             self._logins,
-            self._next_cid,
+            self._take_cid(),
             self._tick.dirty_sinks,
             self._watch,
             remote,
@@ -343,9 +258,7 @@ class Leafs:
             self._on_ended,
             is_websocket=is_websocket,
         )
-        self._next_cid += 1
-        self._sessions[session.cid] = session
-        return session
+        return self._keep(session)
 
     def _accepted(self) -> asyncio.BaseProtocol:
         session = self._new_session(None)
@@ -360,20 +273,9 @@ class Leafs:
         return self._new_session(None, is_websocket=True).connection
 
     def _layer(self, session: LeafSession, remote: LeafRemote) -> TlsLayer:
-        from penstock.net.tls import READ_BYTES, TlsLayer, TlsPolicy
-
-        if not self._scratch:
-            self._scratch = bytearray(READ_BYTES)
         options = self._remote_options(remote)
-        timeout_s = options.tls.timeout_ns / NS if options.tls is not None else 2.0
-        return TlsLayer(
-            session.connection,
-            _client_context(options),
-            TlsPolicy(timeout_s, float("inf")),
-            self._scratch,
-            lambda text: self._context.log.debug(f"{session.name} - {text}"),
-            server_name=remote.host_name,
-        )
+        timeout_ns = options.tls.timeout_ns if options.tls is not None else TLS_TIMEOUT_NS
+        return self._encrypted(session, _client_context(options), timeout_ns, remote.host_name)
 
     @staticmethod
     def _remote_options(remote: LeafRemote) -> LeafRemoteOptions:
@@ -388,18 +290,6 @@ class Leafs:
         assert remote is not None
         if transport is not None:
             self._layer(session, remote).take_over(transport)
-
-    def _on_ended(self, session: LeafSession, reason: CloseReason) -> None:
-        if self._sessions.pop(session.cid, None) is None:
-            return
-        if not self._sessions:
-            self._none_left.set()
-        sink = session.sink
-        self.past = TrafficCounters(
-            *(sum(parts) for parts in zip(self.past, TrafficCounters.of(sink), strict=True))
-        )
-        self.slow_peers += reason.is_slow_consumer
-        self.dropped_msgs += sink.dropped_msgs
 
     async def _connect(self, remote: LeafRemote, address: LeafAddress) -> None:
         options = self._remote_options(remote)
@@ -475,12 +365,7 @@ def _client_context(remote: LeafRemoteOptions) -> ssl.SSLContext:
 
 
 def bounds_of(options: ServerOptions) -> Bounds:
-    """Back pressure limits of links: a slow peer gets new deadlines as long as it takes something."""
+    """Back pressure limits of links."""
     leafs = options.leafnodes
     assert leafs is not None
-    return Bounds(
-        max_pending=options.max_pending,
-        write_deadline_s=(leafs.write_deadline_ns or options.write_deadline_ns) / NS,
-        retry=leafs.write_timeout != "close",
-        stall=options.fast_producer_stall,
-    )
+    return bounds_for(options, leafs.write_deadline_ns, leafs.write_timeout)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.cluster.route_link import LinkState, RouteLink
+from penstock.cluster.peer_link import LinkState
+from penstock.cluster.route_link import RouteLink
 from penstock.kernels.wire.route_frames import RouteParser
 from penstock.kernels.wire.route_links import RouteIngress, RouteSink
 from penstock.net.reasons import CloseReason
@@ -65,5 +66,5 @@ class RouteSession(LinkSession):
         self._timer = None
         if self.link.state is LinkState.GREETING:
             self.link.refuse("Authentication Timeout", CloseReason.AUTHENTICATION_TIMEOUT)
-        elif self.link.state is LinkState.KNOWN:
+        elif self.link.state is LinkState.EXPECTING:
             self._on_stale()

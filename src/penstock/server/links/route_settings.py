@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cluster.compression import RTT_THRESHOLDS_NS
 from penstock.cluster.mesh_ports import address_of
-from penstock.cluster.route_link import Address
+from penstock.cluster.peer_link import Address
 from penstock.server.config.cluster_options import POOL_SIZE
 
 if TYPE_CHECKING:

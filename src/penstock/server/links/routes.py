@@ -1,7 +1,6 @@
 """The routes of a server: listener, dialling, client URLs, reload.
 
-`penstock.cluster.mesh` decides which links there are; this object has the sockets. Each dial is a task that
-ends with the server.
+`penstock.cluster.mesh` decides which links there are; this object has the sockets.
 """
 
 from __future__ import annotations
@@ -11,20 +10,17 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock import faults
 from penstock.cluster.mesh import Mesh
+from penstock.cluster.peer_link import Address
 from penstock.cluster.route_info import RouteInfo
-from penstock.cluster.route_link import Address, Dial
-from penstock.errors import ServerError
+from penstock.cluster.route_link import Dial
 from penstock.net import sockets
-from penstock.net.backlog import BacklogWatch, Bounds
-from penstock.net.listener import Listener
-from penstock.net.reasons import CloseReason
-from penstock.server.config.option_checks import NS, host_and_port
+from penstock.net.backlog import Bounds
+from penstock.server.config.option_checks import host_and_port
 from penstock.server.links import local_addresses
+from penstock.server.links.link_server import LinkServer, bounds_for, is_address
 from penstock.server.links.route_session import RouteSession
 from penstock.server.links.route_settings import settings_of
-from penstock.server.monitoring.server_counters import TrafficCounters
 from penstock.server.server_identity import RUNTIME, VERSION
 
 if TYPE_CHECKING:
@@ -41,7 +37,7 @@ DIAL_TIMEOUT_S = 1.0
 STOP_GRACE_S = 1.0
 
 
-class Routes:
+class Routes(LinkServer[RouteSession]):
     """The routes of one server.
 
     Args:
@@ -55,6 +51,8 @@ class Routes:
         peer_changed: callable(server id, is_here): another server came or went.
     """
 
+    kind = "route"
+
     def __init__(
         self,
         context: ServerContext,
@@ -67,29 +65,13 @@ class Routes:
         urls_changed: Callable[[], object],
         peer_changed: Callable[[str, bool], object],
     ) -> None:
-        self._context = context
-        self._accounts = accounts
-        self._tick = tick
+        super().__init__(context, accounts, interests, tick, bounds_of(context.options))
         self._own_urls = client_urls
         self._leaf_urls = leaf_urls
         self._on_urls = urls_changed
         self._on_peer = peer_changed
-        self._loop = asyncio.get_running_loop()
-        self._listener: Listener | None = None
-        self._next_cid = 1
-        self._sessions: dict[int, RouteSession] = {}
-        self._none_left = asyncio.Event()
-        self._dials: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
-        self._scratch = bytearray()
         self.is_leaving = False
-        self.past = TrafficCounters(0, 0, 0, 0)  # of closed routes
-        self.slow_peers = 0
-        self.dropped_msgs = 0  # of closed routes
-        self._watch = BacklogWatch(
-            self._loop, bounds_of(context.options), flush_all=tick.flush, trigger=tick.trigger
-        )
         self._open_tls(context.options)
         name = context.options.cluster_name
         self.mesh = Mesh(
@@ -114,28 +96,13 @@ class Routes:
         self._accounts.when_created(self.mesh.interest.watch)
         self._accounts.when_removed(self.mesh.interest.forget)
         self._accounts.when_shared(self._expect_replies)
-        self._listener = Listener(lambda: self._connection(None))
-        try:
-            await self._listener.open(cluster.host, max(0, cluster.port))
-        except OSError as error:
-            raise ServerError(sockets.failure(cluster.host, cluster.port, error)) from error
+        await self._listen(lambda: self._connection(None), cluster.host, cluster.port)
         log = self._context.log
         log.info(f"Cluster name is {self.mesh.cluster_name}")
         if self.mesh.is_dynamic:
             log.warning("Cluster name was dynamically generated, consider setting one")
         log.info(f"Listening for route connections on {Address(cluster.host, self.port)}")
         self.mesh.start()
-
-    def _expect_replies(self) -> None:
-        for account in self._accounts.values():
-            if account.index.replies is not None:
-                self.mesh.interest.expect_replies(account)
-
-    @property
-    def port(self) -> int:
-        """The port for other servers."""
-        assert self._listener is not None
-        return self._listener.port
 
     @property
     def sessions(self) -> list[RouteSession]:
@@ -146,36 +113,15 @@ class Routes:
     def lame_duck(self) -> None:
         """Accepts no more servers, and tells the others that clients shall go elsewhere."""
         self.is_leaving = True
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         self.mesh.lame_duck()
 
-    async def close(self) -> None:
-        """Closes all routes."""
-        if self._listener is not None:
-            self._listener.close()
-        for timer in self._timers:
-            timer.cancel()
-        for task in tuple(self._dials):
-            task.cancel()
+    def _stop_links(self) -> None:
         self.mesh.stop()
-        for session in tuple(self._sessions.values()):
-            session.connection.close(CloseReason.SERVER_SHUTDOWN)
-        try:
-            async with asyncio.timeout(STOP_GRACE_S):
-                while self._sessions:
-                    self._none_left.clear()
-                    await self._none_left.wait()
-        except TimeoutError:
-            for session in tuple(self._sessions.values()):
-                session.connection.cut()
-        self._watch.close()
 
     def renew(self) -> None:
         """Applies the current options."""
-        self._watch.set_bounds(bounds_of(self._context.options))
-        for session in self._sessions.values():
-            session.connection.renew_bound()
+        self._renew_bounds(bounds_of(self._context.options))
         self.mesh.rename(self._context.options.cluster_name)
         self.mesh.renew(settings_of(self._context.options))
 
@@ -189,11 +135,6 @@ class Routes:
 
         return commit
 
-    def traffic(self) -> TrafficCounters:
-        """Messages and bytes of all routes since the start."""
-        counters = [TrafficCounters.of(session.sink) for session in self._sessions.values()]
-        return TrafficCounters(*(sum(parts) for parts in zip(self.past, *counters, strict=True)))
-
     def leaf_urls(self) -> list[str]:
         """The addresses for leaf nodes of the other servers, each once."""
         found: dict[str, None] = {}
@@ -205,27 +146,13 @@ class Routes:
     # -- ports of the mesh
 
     def dial(self, dial: Dial) -> None:
-        task = self._loop.create_task(self._connect(dial))
-        self._dials.add(task)
-        task.add_done_callback(self._dials.discard)
-
-    def call_later(self, delay_s: float, work: Callable[[], object]) -> object:
-        def run() -> None:
-            self._timers.discard(handle)
-            faults.contain(work, lambda error, *_: faults.note("timer of a route", error))
-
-        handle = self._loop.call_later(delay_s, run)
-        self._timers.add(handle)
-        return handle
-
-    def random(self) -> float:
-        return self._context.random()
+        self._start_dial(self._connect(dial))
 
     def base_info(self) -> RouteInfo:
         options = self._context.options
         cluster = options.cluster
         assert cluster is not None
-        host, port, ip = cluster.host, self._listener.port if self._listener is not None else 0, ""
+        host, port, ip = cluster.host, self.port, ""
         if cluster.advertise:
             host, advertised = host_and_port("cluster.advertise", cluster.advertise)
             port = advertised or port
@@ -258,15 +185,6 @@ class Routes:
     def peer_changed(self, server_id: str, *, is_here: bool) -> None:
         self._on_peer(server_id, is_here)
 
-    def log_notice(self, text: str) -> None:
-        self._context.log.info(text)
-
-    def log_error(self, text: str) -> None:
-        self._context.log.error(text)
-
-    def log_debug(self, text: str) -> None:
-        self._context.log.debug(text)
-
     # -- connections
 
     def _connection(self, dial: Dial | None) -> asyncio.BufferedProtocol:
@@ -274,50 +192,29 @@ class Routes:
         session = RouteSession(
             self._context,
             self.mesh,
-            self._next_cid,
+            self._take_cid(),
             self._tick.dirty_sinks,
             self._watch,
             dial,
             self._on_ended,
         )
-        self._next_cid += 1
-        self._sessions[session.cid] = session
+        self._keep(session)
         if self._contexts is None:
             return session.connection
-        from penstock.net.tls import READ_BYTES, TlsLayer, TlsPolicy
-
         cluster = self._context.options.cluster
         assert cluster is not None
         assert cluster.tls is not None
-        if not self._scratch:
-            self._scratch = bytearray(READ_BYTES)
         accepting, connecting = self._contexts
-        return TlsLayer(
-            session.connection,
-            accepting if dial is None else connecting,
-            TlsPolicy(cluster.tls.timeout_ns / NS, float("inf")),
-            self._scratch,
-            lambda text: self._context.log.debug(f"{session.name} - {text}"),
-            server_name=None if dial is None else self._tls_name(dial.address.host),
-        )
+        if dial is None:
+            return self._encrypted(session, accepting, cluster.tls.timeout_ns, None)
+        name = self._tls_name(dial.address.host)
+        return self._encrypted(session, connecting, cluster.tls.timeout_ns, name)
 
     def _tls_name(self, host: str) -> str:
         """The name that a server's certificate must have. An address from a peer gets the first host
         name among the routes, because certificates seldom name addresses."""
-        names = [one.host for one in self.mesh.settings.routes if not _is_address(one.host)]
-        return names[0] if _is_address(host) and names else host
-
-    def _on_ended(self, session: RouteSession, reason: CloseReason) -> None:
-        if self._sessions.pop(session.cid, None) is None:
-            return
-        if not self._sessions:
-            self._none_left.set()
-        sink = session.sink
-        self.past = TrafficCounters(
-            *(sum(parts) for parts in zip(self.past, TrafficCounters.of(sink), strict=True))
-        )
-        self.slow_peers += reason.is_slow_consumer
-        self.dropped_msgs += sink.dropped_msgs
+        names = [one.host for one in self.mesh.settings.routes if not is_address(one.host)]
+        return names[0] if is_address(host) and names else host
 
     async def _connect(self, dial: Dial) -> None:
         try:
@@ -364,19 +261,10 @@ def _contexts_of(options: ServerOptions) -> tuple[ssl.SSLContext, ssl.SSLContext
 
 
 def bounds_of(options: ServerOptions) -> Bounds:
-    """Back pressure limits of routes: a slow peer gets new deadlines as long as it takes something."""
+    """Back pressure limits of routes."""
     cluster = options.cluster
     assert cluster is not None
-    return Bounds(
-        max_pending=options.max_pending,
-        write_deadline_s=(cluster.write_deadline_ns or options.write_deadline_ns) / NS,
-        retry=cluster.write_timeout != "close",
-        stall=options.fast_producer_stall,
-    )
-
-
-def _is_address(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()
+    return bounds_for(options, cluster.write_deadline_ns, cluster.write_timeout)
 
 
 def _new_name() -> str:

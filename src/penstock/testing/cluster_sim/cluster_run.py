@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from penstock.cluster.route_link import Address
+from penstock.cluster.peer_link import Address
 from penstock.kernels.wire.route_links import RouteSink
 from penstock.protocol.subjects import matches
 from penstock.testing.cluster_sim.sim_member import ACCOUNTS, SimMember, SimSettings, SimSubscription

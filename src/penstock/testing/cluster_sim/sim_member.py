@@ -12,8 +12,9 @@ from typing import Any
 
 from penstock.cluster.interests import AccountInterests
 from penstock.cluster.mesh import Mesh
+from penstock.cluster.peer_link import Address
 from penstock.cluster.route_info import RouteInfo
-from penstock.cluster.route_link import Address, Dial, RouteLink
+from penstock.cluster.route_link import Dial, RouteLink
 from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.frames import OP_NEED_MORE, FrameParser
 from penstock.kernels.wire.route_frames import RouteParser
