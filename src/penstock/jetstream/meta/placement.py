@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -31,15 +32,17 @@ from penstock.protocol import error_codes as codes
 
 EXCLUDED_TAG = "!jetstream"  # a server with this tag takes no streams
 FREE_STEPS = 16  # free storage is compared in this many steps
-REASONS = (
-    # field of PlacementRefusal, text: in the order of the official server
-    ("offline", "peer offline"),
-    ("excluded", "exclude tag set"),
-    ("storage", "insufficient storage"),
-    ("unique_tag", "server tag not unique"),
-    ("other", "miscellaneous issue"),
-    ("no_servers", "jetstream not enabled in cluster"),
-)
+
+
+class Reason(StrEnum):
+    """Why servers were left out, in the order of the official texts."""
+
+    OFFLINE = "peer offline"
+    EXCLUDED = "exclude tag set"
+    STORAGE = "insufficient storage"
+    UNIQUE_TAG = "server tag not unique"
+    OTHER = "miscellaneous issue"
+    NO_SERVERS = "jetstream not enabled in cluster"
 
 
 class PeerOffer(Struct, frozen=True, kw_only=True):
@@ -89,30 +92,32 @@ class Placed(Struct, frozen=True):
     cluster: str
 
 
-class PlacementRefusal(Struct, kw_only=True):
-    """Why servers were left out. missing, unwanted: tags; the official server lists them in random order."""
+class PlacementRefusal:
+    """Collects why servers were left out. The official server lists tags in random order."""
 
-    offline: bool = False
-    excluded: bool = False
-    storage: bool = False
-    unique_tag: bool = False
-    other: bool = False
-    no_servers: bool = False
-    missing: set[str] = set()
-    unwanted: set[str] = set()
+    def __init__(self) -> None:
+        self._reasons: set[Reason] = set()
+        self._missing: set[str] = set()
+        self._unwanted: set[str] = set()
 
-    def text(self) -> str:
-        """The description of error 10005."""
-        parts = ["no suitable peers for placement"]
-        parts += [text for name, text in REASONS if getattr(self, name)]
-        for what, tags in (("tags not matched", self.missing), ("tags excluded", self.unwanted)):
+    def add(self, reason: Reason) -> None:
+        self._reasons.add(reason)
+
+    def add_tag(self, tag: str) -> None:
+        """A wanted tag that a server does not have, or one with "!" that it has."""
+        if tag.startswith("!"):
+            self._unwanted.add(tag.removeprefix("!"))
+        else:
+            self._missing.add(tag)
+
+    def error(self) -> JetStreamApiError:
+        """Error 10005."""
+        parts = ["no suitable peers for placement", *(one for one in Reason if one in self._reasons)]
+        for what, tags in (("tags not matched", self._missing), ("tags excluded", self._unwanted)):
             if tags:
                 listed = ", ".join(f"'{tag}'" for tag in sorted(tags))
                 parts.append(f"{what} [{listed}]")
-        return ", ".join(parts)
-
-    def error(self) -> JetStreamApiError:
-        return codes.CLUSTER_NO_PEERS.exception(err=self.text())
+        return codes.CLUSTER_NO_PEERS.exception(err=", ".join(parts))
 
 
 def place(wish: PlacementWish, offers: Iterable[PeerOffer]) -> Placed:
@@ -127,7 +132,7 @@ def place(wish: PlacementWish, offers: Iterable[PeerOffer]) -> Placed:
         if peers is not None:
             return Placed(peers, cluster)
     if not wish.clusters or not all(wish.clusters):
-        refusal.other = True
+        refusal.add(Reason.OTHER)
     raise refusal.error()
 
 
@@ -146,9 +151,10 @@ def _place_in(
     suitable: list[PeerOffer] = []
     for offer in known:
         if offer.cluster != cluster:
-            refusal.other |= not offer.known
+            if not offer.known:
+                refusal.add(Reason.OTHER)
         elif not offer.known:
-            refusal.offline = True
+            refusal.add(Reason.OFFLINE)
         elif offer.peer not in keep and offer.peer not in wish.avoid and _suits(offer, wish, refusal):
             suitable.append(offer)
     largest = max((offer.free for offer in suitable), default=0)
@@ -157,10 +163,11 @@ def _place_in(
         suitable = _without_taken(suitable, unique_tag, taken, refusal)
     online = sum(offer.online for offer in suitable)
     if len(suitable) < missing:
-        refusal.no_servers |= not known
+        if not known:
+            refusal.add(Reason.NO_SERVERS)
         return None
     if online + len(keep) < wish.replicas // 2 + 1:
-        refusal.offline = True
+        refusal.add(Reason.OFFLINE)
         return None
     return keep + tuple(offer.peer for offer in suitable[:missing])
 
@@ -168,21 +175,17 @@ def _place_in(
 def _suits(offer: PeerOffer, wish: PlacementWish, refusal: PlacementRefusal) -> bool:
     """Whether the server may be chosen; if not, why. The unique tag is checked later."""
     if EXCLUDED_TAG in offer.tags:
-        refusal.excluded = True
+        refusal.add(Reason.EXCLUDED)
         return False
     for tag in wish.tags:
-        name = tag.removeprefix("!")
-        if tag.startswith("!") and name in offer.tags:
-            refusal.unwanted.add(name)
-            return False
-        if not tag.startswith("!") and name not in offer.tags:
-            refusal.missing.add(name)
+        if (tag.removeprefix("!") in offer.tags) == tag.startswith("!"):
+            refusal.add_tag(tag)
             return False
     if wish.max_bytes > 0 and offer.free < wish.max_bytes:
-        refusal.storage = True
+        refusal.add(Reason.STORAGE)
         return False
     if wish.replicas > 1 and 0 < wish.ha_streams_max <= offer.ha_streams:
-        refusal.other = True
+        refusal.add(Reason.OTHER)
         return False
     return True
 
@@ -195,7 +198,7 @@ def _without_taken(
     for offer in suitable:
         tag = _tag_of(offer, prefix)
         if tag is None or tag in taken:
-            refusal.unique_tag = True
+            refusal.add(Reason.UNIQUE_TAG)
         else:
             taken.add(tag)
             chosen.append(offer)
