@@ -11,17 +11,9 @@ import sys
 
 from penstock.errors import MissingExtraError
 
-HELP = """Usage: penstock <command> [options]
-
-Commands:
-    serve      run a server in the foreground (nats-server's flags; `penstock serve --help` lists them)
-    pipeline   archive, replay and examine streams with Spark
-    pub        publish a message or each line of an input, also as an atomic or fast batch
-    store      check, repair or dump a store that no server uses
-    version    show the version
-
-Run `penstock <command> --help` for the options of a command.
-"""
+TYPE_CHECKING = False  # see serve.py
+if TYPE_CHECKING:
+    from penstock.cli.framework.command_table import Command, CommandGroup
 
 EXIT_MISUSED = 2
 
@@ -59,52 +51,77 @@ def _run(words: list[str], program: str) -> int:
     command, *rest = words or ["--help"]
     if command == "serve":
         return _serve(rest, "penstock serve")
-    if command == "pipeline":
-        return _pipeline(rest)
-    if command == "store":
-        return _store(rest)
-    if command == "pub":
-        return _pub(rest)
     if command in ("version", "-v", "--version"):
         return _version()
     if command in ("help", "-h", "--help"):
-        sys.stdout.write(HELP)
-        return 0
-    sys.stderr.write(f"penstock: unknown command {command!r}\n\n{HELP}")
+        return _run([*rest, "--help"], program) if rest and command == "help" else _help()
+    from penstock.cli.registry import find_registered
+
+    found = find_registered(command)
+    if found is None:
+        return _unknown("penstock", command, _names())
+    if found.takes_words:
+        return found.run_words(rest)
+    return _run_member(found.load(), rest, f"penstock {found.name}")
+
+
+def _run_member(member: Command | CommandGroup, words: list[str], path: str) -> int:
+    """Run a command, or the member of a group that the words name."""
+    from penstock.cli.framework.command_run import run_command
+    from penstock.cli.framework.command_table import Command
+
+    while not isinstance(member, Command):
+        word, *rest = words or [""]
+        if not word or word in ("-h", "--help", "help"):
+            from penstock.cli.framework.command_help import group_help
+
+            sys.stdout.write(group_help(path, member))
+            return 0 if word else EXIT_MISUSED
+        found = member.find(word)
+        if found is None:
+            return _unknown(
+                path, word, [name for one in member.members.values() for name in (one.name, *one.aliases)]
+            )
+        member, words, path = found, rest, f"{path} {found.name}"
+    return run_command(member, words, path)
+
+
+def _unknown(path: str, word: str, known: list[str]) -> int:
+    from penstock.cli.framework.suggestions import suggestion
+
+    kind = "option" if word.startswith("-") else "command"
+    near = suggestion(word, known) or f"; see `{path} --help`"
+    place = " before the command; options stand behind it" if kind == "option" else ""
+    sys.stderr.write(f"{path}: unknown {kind} {word!r}{place}{near}\n")
     return EXIT_MISUSED
+
+
+def _names() -> list[str]:
+    from penstock.cli.registry import REGISTRY
+
+    return ["version", "help", *(name for one in REGISTRY for name in (one.name, *one.aliases))]
+
+
+def _help() -> int:
+    from penstock.cli.registry import REGISTRY
+
+    lines = ["Usage: penstock <command> [options]"]
+    for section in dict.fromkeys(one.section for one in REGISTRY):
+        lines += ["", f"{section}:"]
+        lines += [f"    {one.name:10} {one.summary}" for one in REGISTRY if one.section == section]
+    lines += [
+        "    version    Show the version",
+        "",
+        "Run `penstock <command> --help` for the options of a command.",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
 
 
 def _serve(words: list[str], program: str) -> int:
     from penstock.cli.serve import serve
 
     return serve(words, program)
-
-
-def _pipeline(words: list[str]) -> int:
-    from penstock.extras import need
-
-    need("penstock pipeline", "pipelines")
-    from penstock.cli.pipeline import pipeline
-
-    return pipeline(words)
-
-
-def _pub(words: list[str]) -> int:
-    from penstock.extras import need
-
-    need("penstock pub", "cli")
-    from penstock.cli.pub import pub
-
-    return pub(words)
-
-
-def _store(words: list[str]) -> int:
-    from penstock.extras import need
-
-    need("penstock store", "cli", "server")
-    from penstock.cli.store import store
-
-    return store(words)
 
 
 def _version() -> int:

@@ -1,0 +1,223 @@
+"""One run of a command: its values, its output, its connection, and its questions to the user.
+
+Exit statuses: 0 done; 1 failed (the server refused, nothing was found, no answer in time); 2 the command
+line can not be; 130 interrupted. Errors are one line on stderr that begins with the command's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from penstock.cli.framework.cli_connection import CONNECTION_OPTIONS, ConnectionSettings, resolve
+from penstock.cli.framework.cli_output import OUTPUT_OPTIONS, CommandOutput
+from penstock.cli.framework.command_help import command_help
+from penstock.cli.framework.command_parser import UsageError, parse_command
+from penstock.cli.framework.command_table import Argument, Command, Option
+from penstock.cli.framework.command_values import CommandValues
+from penstock.errors import ConfigError, MisuseError, NoServersError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client import Client, JetStream
+
+EXIT_DONE, EXIT_FAILED, EXIT_MISUSED, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+HELP_OPTION = Option(names=("--help", "-h"), convert=bool, help="Show this text")
+
+
+class CommandFailed(PenstockError):
+    """A command has done what it could, and did not reach its goal. Its text says why and what to do."""
+
+
+class CommandRun:
+    """What a command's function gets.
+
+    path: the command's words, such as `penstock stream rm`. values: its options and arguments. output:
+    where it prints. environment: variables of the process.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        values: CommandValues,
+        output: CommandOutput,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.path = path
+        self.values = values
+        self.output = output
+        self.environment = environment
+        self._settings: ConnectionSettings | None = None
+
+    @property
+    def settings(self) -> ConnectionSettings:
+        """Settings of the connection. Raises ConfigError, MisuseError."""
+        if self._settings is None:
+            self._settings = resolve(self.values, self.environment)
+        return self._settings
+
+    @asynccontextmanager
+    async def connect(self, **more: object) -> AsyncIterator[Client]:
+        """A connected client, as the options of the connection say. more: options of
+        `penstock.client.connect`.
+
+        Raises NoServersError with the address and what to do, and what `connect` raises.
+        """
+        async with self.connect_to(self.settings.url, **more) as opened:
+            yield opened
+
+    @asynccontextmanager
+    async def connect_to(self, url: str, **more: object) -> AsyncIterator[Client]:
+        """The same with other servers than those of the options. url: several with commas between."""
+        from penstock import client
+
+        options = self.settings.client_options(self.path)
+        options["on_error"] = lambda _, error: self.output.warn(f"{self.path}: {error}")
+        options.update(more)  # type: ignore[typeddict-item]
+        try:
+            opened = await client.connect(url, **options)
+        except NoServersError as error:
+            raise NoServersError(
+                f"{error}; start a server, or name another with --server or --context"
+            ) from error
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+    @asynccontextmanager
+    async def jetstream(self) -> AsyncIterator[JetStream]:
+        """A connection's JetStream context, in the domain or with the prefix of the options."""
+        async with self.connect() as client:
+            yield self.jetstream_of(client)
+
+    def jetstream_of(self, client: Client) -> JetStream:
+        """The JetStream context of a client, in the domain or with the prefix of the options."""
+        return client.jetstream(**self.settings.js_keywords())
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody is at a terminal to be asked."""
+        return is_interactive()
+
+    def confirm(self, question: str, *, force: bool) -> None:
+        """Ask before something that can't be undone. force: don't ask, the answer is yes.
+
+        Raises CommandFailed if the answer is no, UsageError if there is nobody to ask.
+        """
+        if force:
+            return
+        if not self.can_ask:
+            raise UsageError(f"{question} Nobody can be asked here: give --force if you mean it")
+        if ask_text(f"{question} [y/N] ").lower() not in ("y", "yes"):
+            raise CommandFailed("not done, as you said")
+
+    def choose(self, what: str, names: list[str]) -> str:
+        """Let the user choose one of the names. Raises UsageError if there is nobody to ask, CommandFailed if
+        there is nothing to choose from."""
+        if not names:
+            raise CommandFailed(f"there is no {what} to choose from")
+        if not self.can_ask:
+            raise UsageError(f"{what} is missing; it is one of {', '.join(names[:20])}")
+        for number, name in enumerate(names, 1):
+            sys.stderr.write(f"  {number:>3}  {name}\n")
+        while True:
+            answer = ask_text(f"Select a {what}: ")
+            if answer in names:
+                return answer
+            if answer.isdigit() and 0 < int(answer) <= len(names):
+                return names[int(answer) - 1]
+
+
+def is_interactive() -> bool:
+    """Whether stdin and stderr are a terminal, where questions can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask_text(question: str) -> str:
+    """Ask a question on the terminal; the answer without spaces around it. Raises
+    CommandFailed at its end."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        raise CommandFailed("no answer")
+    return answer.strip()
+
+
+def ask_argument(argument: Argument) -> str | None:
+    """Ask for a missing argument; None if nobody is at a terminal."""
+    if not is_interactive():
+        return None
+    while True:
+        answer = ask_text(f"{argument.help.rstrip('.')}: ")
+        if answer:
+            return answer
+
+
+def shared_options(command: Command) -> tuple[tuple[str, tuple[Option, ...]], ...]:
+    """Titles and options that a command has besides its own. Its own names win over those of output
+    options."""
+    own = {name for option in command.options for name in option.names}
+    output = tuple(one for one in (*OUTPUT_OPTIONS, HELP_OPTION) if not own & set(one.names))
+    groups: tuple[tuple[str, tuple[Option, ...]], ...] = (("Output", output),)
+    if command.connects:
+        groups += (("Connection", CONNECTION_OPTIONS),)
+    return groups
+
+
+def run_command(
+    command: Command, words: list[str], path: str, ask: Callable[[Argument], str | None] = ask_argument
+) -> int:
+    """Run a command and return the exit status. path: the words that lead to it, for help and errors."""
+    shared = shared_options(command)
+    if _wants_help(words):
+        sys.stdout.write(command_help(path, command, shared))
+        return EXIT_DONE
+    try:
+        values = parse_command(command, words, [one for _, group in shared for one in group], ask=ask)
+        output = CommandOutput(as_json=values.flag("json"), color=values.text("color", "auto"))
+        status = _event_loop(command, CommandRun(path, values, output))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except (MisuseError, ConfigError) as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"{path}: {error}\n")
+        return EXIT_MISUSED
+    except (PenstockError, OSError) as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"{path}: {error}\n")
+        return EXIT_FAILED
+
+
+def _wants_help(words: list[str]) -> bool:
+    before = words[: words.index("--")] if "--" in words else words
+    return "--help" in before or "-h" in before
+
+
+def _event_loop(command: Command, run: CommandRun) -> int:
+    """Run the function on uvloop where it is installed, else on asyncio's loop."""
+
+    async def main() -> int:
+        return await command.run(run) or EXIT_DONE
+
+    factory = None
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        pass
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main())

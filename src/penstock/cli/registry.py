@@ -1,0 +1,90 @@
+"""Every command of `penstock`, and the module that has it. A module is imported when its command runs."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.cli.framework.command_table import Command, CommandGroup
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredCommand:
+    """A word behind `penstock`.
+
+    place: `module:NAME` of a CommandGroup or Command, or of a function that takes the words behind the
+    command and returns the exit status (`takes_words`). extras: what must be installed. section: heading
+    in the list.
+    """
+
+    name: str
+    summary: str
+    place: str
+    section: str
+    aliases: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ("cli",)
+    takes_words: bool = False
+
+    def load(self) -> Command | CommandGroup:
+        """Import its module. Raises MissingExtraError if an extra is not installed."""
+        from penstock.extras import need
+
+        need(f"penstock {self.name}", *self.extras)
+        module, _, name = self.place.partition(":")
+        found: Command | CommandGroup = getattr(importlib.import_module(module), name)
+        return found
+
+    def run_words(self, words: list[str]) -> int:
+        """Run a command that reads its words itself."""
+        from penstock.extras import need
+
+        need(f"penstock {self.name}", *self.extras)
+        module, _, name = self.place.partition(":")
+        status: int = getattr(importlib.import_module(module), name)(words)
+        return status
+
+
+SERVERS, MESSAGING, STREAMS, TOOLS = "Servers", "Messages", "Streams", "Tools"
+
+REGISTRY: tuple[RegisteredCommand, ...] = (
+    RegisteredCommand(
+        "serve",
+        "Run a server in the foreground, with nats-server's flags",
+        "penstock.cli.serve:serve",
+        SERVERS,
+        extras=(),
+        takes_words=True,
+    ),
+    RegisteredCommand(
+        "store",
+        "Check, repair or dump a store that no server uses",
+        "penstock.cli.store:store",
+        SERVERS,
+        extras=("cli", "server"),
+        takes_words=True,
+    ),
+    RegisteredCommand(
+        "pub",
+        "Publish a message or each line of an input, also as an atomic or fast batch",
+        "penstock.cli.pub:pub",
+        MESSAGING,
+        aliases=("publish",),
+        takes_words=True,
+    ),
+    RegisteredCommand("rtt", "Measure the round-trip time to servers", "penstock.cli.rtt:RTT", MESSAGING),
+    RegisteredCommand(
+        "pipeline",
+        "Archive, replay and examine streams with Spark",
+        "penstock.cli.pipeline:pipeline",
+        TOOLS,
+        extras=("pipelines",),
+        takes_words=True,
+    ),
+)
+
+
+def find_registered(word: str) -> RegisteredCommand | None:
+    """The command with this name or alias."""
+    return next((one for one in REGISTRY if word == one.name or word in one.aliases), None)
