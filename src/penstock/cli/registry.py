@@ -65,6 +65,17 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
         extras=("cli", "server"),
         takes_words=True,
     ),
+    RegisteredCommand("kv", "Work with key-value buckets", "penstock.cli.kv_commands:KV", STREAMS),
+    RegisteredCommand(
+        "object", "Work with object stores", "penstock.cli.object_commands:OBJECT", STREAMS, aliases=("obj",)
+    ),
+    RegisteredCommand(
+        "service",
+        "Discover services and send requests to them",
+        "penstock.cli.service_commands:SERVICE",
+        MESSAGING,
+        aliases=("micro",),
+    ),
     RegisteredCommand(
         "pub",
         "Publish a message or each line of an input, also as an atomic or fast batch",
