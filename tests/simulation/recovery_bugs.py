@@ -134,6 +134,11 @@ def torn_overwriting_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(erasures, "_is_torn", lambda data, patch: False)
 
 
+def erasures_before_their_tombstones(patch: pytest.MonkeyPatch) -> None:
+    """A file whose sync failed is written again with records overwritten whose tombstones are not on disk."""
+    patch.setattr(erasures.Erasures, "waiting", lambda self, number: [])
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "no resurrection", 421),
@@ -147,5 +152,6 @@ RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (failed_sync_believed_when_repeated, "acked means kept", 2013),
     (failed_sync_of_a_journal_believed_when_repeated, "acks stay", 94008380),
     (torn_overwriting_left, "erased", 98325493),
+    (erasures_before_their_tombstones, "sequence", 98900694),
     (damaged_head_stops_the_reader, "StoreCorruptError", 98015210),
 ]

@@ -7,6 +7,7 @@ in frames (see envelope.py).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from penstock.errors import StoreWriteError
@@ -89,24 +90,31 @@ class BlockWriter:
             self._syncs.names_changed()
         assert block.written == block.size
 
-    def write_again(self, busy: set[int]) -> None:
+    def write_again(self, busy: set[int], erasures: Callable[[int], Iterable[Patch]]) -> None:
         """Writes files whose sync failed again, in place: the system marks the bytes as changed, and the next
         sync writes them. A new file would need room, which a full disk has not. Raises StoreWriteError.
 
         The bytes in memory are preferred to those of the file: the file's are in the system's cache, and lost
-        when it needed the memory. busy: blocks of a job in flight, which follow later.
+        when it needed the memory. busy: blocks of a job in flight, which follow later. erasures: gives the
+        records of a block that are overwritten in memory, but not yet in its file: the tombstones of their
+        removals must be on disk before (see erasures.py), so the file keeps what it has there.
         """
         blocks = {block_path(self._directory, block.number): block for block in self._log.block_list()}
         later = {block_path(self._directory, number) for number in busy}
         for path in sorted(self._syncs.distrusted - later):
             try:
-                data = self._disk.read(path) if self._disk.exists(path) else b""
+                data = stored = self._disk.read(path) if self._disk.exists(path) else b""
             except OSError as error:
                 raise StoreWriteError(f"cannot read the file: {error.strerror}", path=str(path)) from error
             block = blocks.get(path)
             if block is not None and block.resident and not is_enveloped(data):
                 with memoryview(block) as view:
-                    data = bytes(view[: block.written])
+                    wanted = bytearray(view[: block.written])
+                for patch in erasures(block.number):
+                    span = slice(patch.offset, patch.offset + len(patch.data))
+                    if span.stop <= min(len(stored), len(wanted)):
+                        wanted[span] = stored[span]
+                data = bytes(wanted)
             at = 0
             while at < len(data):
                 at += self._files.write(path, data[at:], at)

@@ -89,7 +89,8 @@ class BlockFiles:
         Raises StoreWriteError.
         """
         if self._syncs.distrusted:
-            self._writer.write_again(self._jobs.busy())
+            self._list_erasures()
+            self._writer.write_again(self._jobs.busy(), self._erasures.waiting)
         self._syncs.begin_write()
         in_order = self._log.flush_notes() and self._syncs.was_clean
         try:
@@ -105,10 +106,13 @@ class BlockFiles:
         self._jobs.written()
 
     def _write_all(self, in_order: bool) -> None:
+        self._list_erasures()
+        self._writer.write_new(in_order=in_order)
+
+    def _list_erasures(self) -> None:
         # The list first: an entry without its tombstone has no effect, but not the other way round.
         if self._erasures.add(self._log.take_patches()):
             self._syncs.names_changed()
-        self._writer.write_new(in_order=in_order)
 
     @contextmanager
     def removing(self) -> Iterator[None]:

@@ -112,6 +112,12 @@ class Erasures:
             self._unwritten = []
         return bool(self._unsynced)
 
+    def waiting(self, number: int) -> list[Patch]:
+        """What is not overwritten yet in a block's file."""
+        groups = [self._unwritten, self._unsynced, self.ready.get(number, ())]
+        groups += (one.noted for one in self._in_sync)
+        return [patch for patches in groups for patch in patches if patch.number == number]
+
     def take_ready(self, number: int) -> list[Patch]:
         """Takes what may be overwritten in a block. Pass it to overwritten(), left_to_rewrite() or
         put_back()."""

@@ -149,6 +149,33 @@ def test_what_was_forgotten_stays_forgotten_when_power_fails_again() -> None:
     assert [seq for seq, _, _, _ in found.pending()] == [1, 2, 3]
 
 
+def test_acks_with_other_filters_count_where_the_stream_lost_messages() -> None:
+    disk = SimDisk(Random(1))
+
+    def opened() -> ConsumerHarness:
+        store = FileStore("/store", disk=disk).account("$G")
+        return ConsumerHarness(store, stream={"retention": "workqueue"})
+
+    bench = opened()
+    bench.consumer("x", durable_name="x", filter_subject="s.a")
+    bench.store_messages("s.a", "s.a", "s.a")
+    assert bench.pull("x", b"3").seqs() == [1, 2, 3]
+    bench.consumer("x", durable_name="x", filter_subject="s.b")
+    disk.lose_power(all_of_it=True)
+    again = opened()
+    again.store_messages("s.b", "s.b")
+    stream = again.engine.streams["S"]
+    stream.store.sync()
+    for message in again.pull("x", b"2").take():
+        again.ack(message)
+    again.tick()
+    stream.consumers["x"].store.sync()
+    disk.lose_power(all_of_it=True)  # the acks are there, what they removed is, too
+    again = opened()
+    again.tick()
+    assert again.engine.streams["S"].log.messages == 0
+
+
 def test_a_given_up_message_stays_given_up() -> None:
     bench = ConsumerHarness()
     bench.store_messages("s.1")

@@ -14,10 +14,12 @@ Ordering contracts:
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import msgspec
 
+from penstock.errors import StoreWriteError
 from penstock.jetstream.commands import ProgressConsumer, SetConsumer
 from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer.ack_handler import AckHandler
@@ -82,6 +84,7 @@ class ConsumerReplica:
             self._record if stream.is_recorded else None,
         )
         self._recorder.recover(stream.log.last_seq)
+        meta = self._begin_within_position()
         self.effects = ConsumerEffects(ports.index, ports.advisories)
         self.advisories = ConsumerAdvisories(self.effects, stream.name, meta.name)
         self.acks = AckQueue(self, ports.dirty)
@@ -125,6 +128,17 @@ class ConsumerReplica:
             self._ports.index_subjects(self.stream)
         if self.stream.interest_state is not None:
             self.stream.interest_state.add(self.pump, self.since)
+
+    def _begin_within_position(self) -> ConsumerMeta:
+        """After a power failure the position may be from before the last change of filters. Acks of what lies
+        between count: sequences that the stream lost are used again."""
+        meta, begins = self.meta, self.state.delivered_stream + 1
+        if self.state.resets > meta.resets or meta.since <= begins:
+            return meta
+        self.meta = msgspec.structs.replace(meta, since=begins)
+        with contextlib.suppress(StoreWriteError):  # already logged; the next start comes here again
+            self.store.save_meta(encode(self.meta))
+        return self.meta
 
     @property
     def since(self) -> int:
@@ -277,10 +291,9 @@ class ConsumerReplica:
         since, resets = self.meta.since, self.meta.resets
         if has_other_filters:
             since, resets = self.state.delivered_stream + 1, self.state.resets
-            if resets != self.meta.resets:
-                # The meta says that the reset came first. A power failure must not leave it with the acks of
-                # the position before: a work queue would remove messages of the new filters as acked.
-                self._recorder.write(sync=True)
+            # The meta says which position and which reset came first. A power failure must not leave it with
+            # the acks of the position before: a work queue would remove messages of the new filters as acked.
+            self._recorder.write(sync=True)
         self._save(msgspec.structs.replace(self.meta, config=config, since=since, resets=resets), now)
         self.delivery.configure(self.meta, now)
         self._acks.configure(config)

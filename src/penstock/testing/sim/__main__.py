@@ -76,11 +76,11 @@ def run_many(first: int, count: int, jobs: int, console: Console) -> int:
             result = chunk.result()
             work += result.work
             failed += result.failed
+            for one in result.failed:  # at once: a long run may be ended early
+                console.print(f"seed {one.seed}: {one.digest[:400]}", style="red", markup=False)
             progress.update(task, advance=len(result.work), description=f"seeds, {len(failed)} fail")
     took = time.monotonic() - began
     failed.sort()
-    for one in failed:
-        console.print(f"seed {one.seed}: {one.digest[:400]}", style="red", markup=False)
     sums = {name: sum(getattr(one, name) for one in work) for name in Work._fields}
     per_seed = ", ".join(f"{total / count:.1f} {name.replace('_', ' ')}" for name, total in sums.items())
     console.print(f"per seed: {per_seed}", highlight=False, soft_wrap=True)
