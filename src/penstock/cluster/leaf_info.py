@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.cluster.peer_info import PeerInfo, reader
+from penstock.cluster.peer_info import LinkInfo, reader
 
 
-class LeafInfo(PeerInfo, omit_defaults=True, kw_only=True):
+class LeafInfo(LinkInfo, omit_defaults=True, kw_only=True):
     """INFO of a leaf node link.
 
     The hub greets with one, and repeats it, compressed, if both sides compress. The answer to CONNECT is an

@@ -16,7 +16,7 @@ NAMELESS = "_"
 """In place of a cluster name, it stands for leaf nodes without one, so no cluster may have it."""
 
 
-class PeerInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+class LinkInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
     """INFO of a server to another one."""
 
     server_id: str

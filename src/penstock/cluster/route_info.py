@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.cluster.peer_info import PeerInfo, reader
+from penstock.cluster.peer_info import LinkInfo, reader
 
 
-class RouteInfo(PeerInfo, omit_defaults=True, kw_only=True):
+class RouteInfo(LinkInfo, omit_defaults=True, kw_only=True):
     """INFO of a route. Also what a server tells about a third one (gossip), or about itself again (an
     update). `ip` is the URL to dial, `nats-route://host:port/`; "" = the address that the connection comes
     from."""

@@ -105,7 +105,7 @@ def test_deleted_keys_leave_markers_until_they_are_compacted(shell: CommandShell
     assert shell.json("kv", "ls", "--names") == []
 
 
-def test_nothing_is_deleted_without_force_where_nobody_can_be_asked(shell: CommandShell) -> None:
+def test_nothing_is_deleted_without_force_and_without_a_terminal(shell: CommandShell) -> None:
     shell.ok("kv", "add", "B")
     refused = shell.run("kv", "rm", "B")
     assert (refused.status, "give --force" in refused.err) == (2, True)

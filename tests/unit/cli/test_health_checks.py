@@ -25,7 +25,7 @@ from penstock.cli.checks.server_checks import (
     check_replicas,
     check_server,
 )
-from penstock.cli.checks.stream_checks import (
+from penstock.cli.checks.stream_health import (
     ConsumerThresholds,
     StreamThresholds,
     check_consumer,

@@ -19,7 +19,7 @@ from penstock.cli.framework.suggestions import suggestion
 from penstock.errors import MisuseError
 
 Ask = Callable[[Argument], str | None]
-"""Asks the user for a missing argument; None if nobody can be asked."""
+"""Asks the user for a missing argument; None without a terminal."""
 
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")
 _TRUE, _FALSE = ("1", "t", "true", "yes", "on"), ("0", "f", "false", "no", "off")

@@ -103,23 +103,23 @@ class CommandRun:
 
     @property
     def can_ask(self) -> bool:
-        """Whether somebody is at a terminal to be asked."""
+        """Whether input and output are a terminal, so that prompts can be answered."""
         return is_interactive()
 
     def confirm(self, question: str, *, force: bool) -> None:
         """Ask before something that can't be undone. force: don't ask, the answer is yes.
 
-        Raises CommandFailed if the answer is no, UsageError if there is nobody to ask.
+        Raises CommandFailed if the answer is no, UsageError without a terminal.
         """
         if force:
             return
         if not self.can_ask:
-            raise UsageError(f"{question} Nobody can be asked here: give --force if you mean it")
+            raise UsageError(f"{question} This is not a terminal: give --force if you mean it")
         if ask_text(f"{question} [y/N] ").lower() not in ("y", "yes"):
             raise CommandFailed("not done, as you said")
 
     def choose(self, what: str, names: list[str]) -> str:
-        """Let the user choose one of the names. Raises UsageError if there is nobody to ask, CommandFailed if
+        """Let the user choose one of the names. Raises UsageError without a terminal, CommandFailed if
         there is nothing to choose from."""
         if not names:
             raise CommandFailed(f"there is no {what} to choose from")
@@ -152,7 +152,7 @@ def ask_text(question: str) -> str:
 
 
 def ask_argument(argument: Argument) -> str | None:
-    """Ask for a missing argument; None if nobody is at a terminal."""
+    """Ask for a missing argument; None without a terminal."""
     if not is_interactive():
         return None
     while True:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.identities.identity_store import Identity, IdentityError, IdentityStore
+from penstock.cli.identities.identity_store import IdentityError, IdentityStore, SignedIdentity
 from penstock.errors import MisuseError
 from penstock.protocol.claims import (
     NO_LIMIT,
@@ -72,7 +72,7 @@ class IdentityIssuing:
         account_server: str = "",
         services: Iterable[str] = (),
         tags: Iterable[str] = (),
-    ) -> Identity[OperatorClaims]:
+    ) -> SignedIdentity[OperatorClaims]:
         """Create an operator with a system account. signing_key: also create a signing key.
 
         Raises IdentityError if it exists.
@@ -94,7 +94,7 @@ class IdentityIssuing:
         self._sign_account(name, AccountClaims(name=SYSTEM_ACCOUNT, subject=system.public, nats=limits))
         return self.store.operator(name)
 
-    def edit_operator(self, name: str, **changes: Any) -> Identity[OperatorClaims]:
+    def edit_operator(self, name: str, **changes: Any) -> SignedIdentity[OperatorClaims]:
         """Change fields of `Operator`. Raises IdentityError."""
         found = self.store.operator(name)
         self._sign_operator(name, replace(found.claims, nats=replace(found.claims.nats, **changes)))
@@ -137,7 +137,7 @@ class IdentityIssuing:
 
     def add_account(
         self, operator: str, name: str, *, key: str = "", expires_s: int = 0, **changes: Any
-    ) -> Identity[AccountClaims]:
+    ) -> SignedIdentity[AccountClaims]:
         """Create an account without limits and without JetStream, unless `changes` say otherwise.
 
         key: public key of the operator that signs. expires_s: s since 1970, 0 = never. changes: fields of
@@ -154,7 +154,7 @@ class IdentityIssuing:
 
     def edit_account(
         self, operator: str, name: str, *, expires_s: int | None = None, **changes: Any
-    ) -> Identity[AccountClaims]:
+    ) -> SignedIdentity[AccountClaims]:
         """Change fields of AccountFields. Raises IdentityError."""
         claims = self.store.account(operator, name).claims
         if expires_s is not None:
@@ -214,7 +214,7 @@ class IdentityIssuing:
 
     def add_user(
         self, operator: str, account: str, name: str, *, key: str = "", expires_s: int = 0, **changes: Any
-    ) -> Identity[UserClaims]:
+    ) -> SignedIdentity[UserClaims]:
         """Create a user. key: role or public key of the account's signing key; "": the account's own key.
 
         changes: fields of UserFields; none with a scoped key, whose template sets them. Raises IdentityError.
@@ -240,7 +240,7 @@ class IdentityIssuing:
 
     def edit_user(
         self, operator: str, account: str, name: str, *, expires_s: int | None = None, **changes: Any
-    ) -> Identity[UserClaims]:
+    ) -> SignedIdentity[UserClaims]:
         """Change fields of UserFields, and sign again with the same key. Raises IdentityError."""
         claims = self.store.user(operator, account, name).claims
         owner = self.store.account(operator, account).claims
@@ -285,9 +285,11 @@ class IdentityIssuing:
         return "\n".join([*lines, "}", ""])
 
 
-def replace_token(found: Identity[UserClaims], token: str, claims: UserClaims) -> Identity[UserClaims]:
+def replace_token(
+    found: SignedIdentity[UserClaims], token: str, claims: UserClaims
+) -> SignedIdentity[UserClaims]:
     """The user with another token."""
-    return Identity(found.name, token, claims)
+    return SignedIdentity(found.name, token, claims)
 
 
 def _check(problems: list[str], what: str) -> None:

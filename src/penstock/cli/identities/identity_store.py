@@ -44,7 +44,7 @@ class IdentityError(PenstockError):
 
 
 @dataclass(frozen=True)
-class Identity(Generic[KindOfClaims]):
+class SignedIdentity(Generic[KindOfClaims]):
     """An operator, account or user: its name in the store, its token and the claims in it."""
 
     name: str
@@ -77,13 +77,13 @@ class IdentityStore:
         """Names of all operators, sorted."""
         return sorted(path.parent.name for path in self._stores.glob("*/.nsc"))
 
-    def operator(self, name: str) -> Identity[OperatorClaims]:
+    def operator(self, name: str) -> SignedIdentity[OperatorClaims]:
         """An operator. Raises IdentityError, which names those that exist."""
         path = self._stores / check_identity_name(name, "operator") / f"{name}.jwt"
         if not path.exists():
             raise IdentityError(f"there is no operator {name!r}{_known(self.operators())}")
         token = _read_token(path)
-        return Identity(name, token, _decoded(decode_operator, token, path))
+        return SignedIdentity(name, token, _decoded(decode_operator, token, path))
 
     def save_operator(self, name: str, token: str) -> None:
         """Create or replace an operator's token."""
@@ -100,14 +100,14 @@ class IdentityStore:
         """Names of an operator's accounts, sorted."""
         return sorted(path.stem for path in (self._stores / operator / "accounts").glob("*/*.jwt"))
 
-    def account(self, operator: str, name: str) -> Identity[AccountClaims]:
+    def account(self, operator: str, name: str) -> SignedIdentity[AccountClaims]:
         """An account. Raises IdentityError, which names those that exist."""
         path = self._account(operator, name) / f"{name}.jwt"
         if not path.exists():
             known = _known(self.accounts(operator))
             raise IdentityError(f"operator {operator!r} has no account {name!r}{known}")
         token = _read_token(path)
-        return Identity(name, token, _decoded(decode_account, token, path))
+        return SignedIdentity(name, token, _decoded(decode_account, token, path))
 
     def save_account(self, operator: str, name: str, token: str) -> None:
         """Create or replace an account's token."""
@@ -138,14 +138,14 @@ class IdentityStore:
         """Names of an account's users, sorted."""
         return sorted(path.stem for path in (self._account(operator, account) / "users").glob("*.jwt"))
 
-    def user(self, operator: str, account: str, name: str) -> Identity[UserClaims]:
+    def user(self, operator: str, account: str, name: str) -> SignedIdentity[UserClaims]:
         """A user. Raises IdentityError, which names those that exist."""
         path = self._user(operator, account, name)
         if not path.exists():
             known = _known(self.users(operator, account))
             raise IdentityError(f"account {account!r} has no user {name!r}{known}")
         token = _read_token(path)
-        return Identity(name, token, _decoded(decode_user, token, path))
+        return SignedIdentity(name, token, _decoded(decode_user, token, path))
 
     def save_user(self, operator: str, account: str, name: str, token: str) -> None:
         """Create or replace a user's token."""
@@ -197,7 +197,7 @@ class IdentityStore:
         """Where the official tools keep a user's credentials file."""
         return self._keys / "creds" / operator / account / f"{user}.creds"
 
-    def credentials(self, user: Identity[UserClaims]) -> str:
+    def credentials(self, user: SignedIdentity[UserClaims]) -> str:
         """The text of a user's credentials file. Raises IdentityError if its seed is not here."""
         return format_credentials(user.token, self.key(user.subject).seed)
 
