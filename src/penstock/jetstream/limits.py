@@ -38,6 +38,11 @@ FAST_INFLIGHT_PER_STREAM = 1000  # open fast batches
 FAST_INFLIGHT_TOTAL = 50_000
 
 
+def allows_replicas(config: EngineConfig, replicas: int) -> bool:
+    """Whether a server with this configuration has streams and consumers with so many replicas."""
+    return replicas <= 1 or config.is_clustered
+
+
 class EngineConfig(Struct, frozen=True, kw_only=True):
     """JetStream configuration of one account.
 
@@ -45,6 +50,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     server_id, server_name       as in INFO; server_name is the `leader` in stream infos
     version                      as in INFO; the `_nats.ver` of assets
     api_level                    the advertised JetStream API level; requests that need more get error 10185
+    is_clustered                 whether streams and consumers may have several replicas. Default no
     domain                       JetStream domain, "" for none; also served under `$JS.<domain>.API`
     max_memory, max_storage      bytes of all memory streams, of all file streams of the server
     tiers                        limits by a stream's replicas, as in the account's info; if any, a stream
@@ -84,6 +90,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     server_name: str = ""
     version: str = ""
     api_level: int = 5
+    is_clustered: bool = False
     domain: str = ""
     max_memory: int = -1
     max_storage: int = -1

@@ -22,6 +22,7 @@ from penstock.jetstream.limits import (
     SEQ_MAX,
     SUBJECTS_MAX,
     EngineConfig,
+    allows_replicas,
 )
 from penstock.jetstream.stream import source_config
 from penstock.jetstream.stream.subject_transforms import implied_republish
@@ -93,7 +94,7 @@ def _checked(request: StreamConfigRequest, engine: EngineConfig) -> ApiStreamCon
     source_config.check_alone(config)
     _check_subjects(config)
     config = _with_renaming(config, pedantic=request.pedantic)
-    if config.num_replicas > 1:
+    if not allows_replicas(engine, config.num_replicas):
         raise codes.STREAM_REPLICAS_NOT_SUPPORTED.exception()
     return structs.replace(config, metadata=_stored_metadata(config))
 
@@ -105,7 +106,7 @@ def updated(present: ApiStreamConfig, request: StreamConfigRequest, engine: Engi
     """
     config = _checked(request, engine)
     # A default window follows max_age; a configured one is as requested.
-    _check_unchanged(present, config, sealed=request.sealed)
+    check_unchanged(present, config, sealed=request.sealed)
     if request.sealed:
         config = _sealed(config)
     return config
@@ -357,7 +358,9 @@ def _check_subjects(config: ApiStreamConfig) -> None:
         raise refuse(f'subject "{pair[0]}" overlaps with "{pair[1]}"')
 
 
-def _check_unchanged(present: ApiStreamConfig, config: ApiStreamConfig, *, sealed: bool) -> None:
+def check_unchanged(present: ApiStreamConfig, config: ApiStreamConfig, *, sealed: bool) -> None:
+    """Rejects changes of immutable fields. sealed: the request seals the stream. Raises JetStreamApiError
+    10052, 10055."""
     if config.name != present.name:
         raise refuse("stream configuration name must match original")
     if config.storage is not present.storage:

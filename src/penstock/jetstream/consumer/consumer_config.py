@@ -20,6 +20,7 @@ from penstock.jetstream.limits import (
     NAME_MAX,
     SUBJECTS_MAX,
     EngineConfig,
+    allows_replicas,
 )
 from penstock.jetstream.stream_config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
 from penstock.jetstream.subject_claims import bounded
@@ -92,7 +93,7 @@ def checked(
     """
     config = _with_defaults(request, stream, engine, pedantic=pedantic)
     _check_names(config)
-    _check_replicas(config, stream)
+    _check_replicas(config, stream, engine)
     _check_waits(config)
     if is_push(config):
         _check_push(config, stream)
@@ -264,10 +265,10 @@ def _check_names(config: ApiConsumerConfig) -> None:
         raise codes.CONSUMER_CREATE_DURABLE_AND_NAME_MISMATCH.exception()
 
 
-def _check_replicas(config: ApiConsumerConfig, stream: ApiStreamConfig) -> None:
+def _check_replicas(config: ApiConsumerConfig, stream: ApiStreamConfig, engine: EngineConfig) -> None:
     if config.num_replicas < 0:
         raise codes.REPLICAS_COUNT_CANNOT_BE_NEGATIVE.exception()
-    if config.num_replicas > 1:
+    if not allows_replicas(engine, config.num_replicas):
         raise codes.STREAM_REPLICAS_NOT_SUPPORTED.exception()
     if config.num_replicas > stream.num_replicas:
         raise codes.CONSUMER_REPLICAS_EXCEEDS_STREAM.exception()

@@ -5,6 +5,11 @@ applies them in the order of the log, and decides then. So two requests that arr
 and the servers never differ.
 
 - `placement`: which servers get a stream; which stay when it is scaled down; who leads next.
+- `assignments`: the values: servers, streams, consumers. `meta_tables`: the state that they make, and what is
+  derived from it.
+- `meta_commands`: what changes the state, and its encoding; `meta_effects`: what follows outside of it.
+- `meta_machine`: applies commands. `stream_assigning`, `consumer_assigning` and `peer_assigning` decide them;
+  `regrouping`: other servers for a stream that exists.
 
 Terms: a *peer* is a server of the cluster, its id the hash of its name. A *group* replicates one stream
 with its consumers. An *incarnation* is the index of the command that created a stream or consumer: one that
