@@ -270,9 +270,9 @@ EXPLORED: list[tuple[Plant, str, set[str]]] = [
 ]  # fmt: skip
 
 SIMULATED: list[tuple[Plant, int]] = [
-    (the_leader_forgets_nothing, 3),
-    (servers_that_left_lead_idle_groups, 28),
-    (lost_appends_are_not_sent_again, 1),
-    (commits_what_one_has, 1),
-    (half_is_a_majority, 1),
+    (the_leader_forgets_nothing, 117),
+    (servers_that_left_lead_idle_groups, 95),
+    (lost_appends_are_not_sent_again, 3),
+    (commits_what_one_has, 2),
+    (half_is_a_majority, 2),
 ]

@@ -107,19 +107,34 @@ class RaftHost:
         replica = self._active[group] = self._groups[group]
         return replica
 
+    @property
+    def active(self) -> tuple[GroupName, ...]:
+        """The groups that are not idle."""
+        return tuple(self._active)
+
+    def heard(self, name: ReplicaId) -> int | None:
+        """When the last frame of a server came; None for one that is not known."""
+        return self._peers[name].heard if name in self._peers else None
+
     # --- input
 
     def receive(self, frame: Frame, now: int) -> None:
         """Takes a frame of another server."""
+        if self.accept(frame, now):
+            for group, message in frame.messages:
+                self.step(group, message, now)
+
+    def accept(self, frame: Frame, now: int) -> bool:
+        """Takes what a frame says of its server. Returns whether its messages count: step() takes them."""
         assert frame.to == self.name
         peer = self._peers.get(frame.sender)
         if peer is None:
-            return  # no longer, or not yet, a server of the cluster; it sends again
+            return False  # no longer, or not yet, a server of the cluster; it sends again
         if frame.refused_boot > self.boot:
             self.is_refused = True
         if frame.boot < peer.boot:
             self._refusals.append(Frame(self.name, frame.sender, self.boot, (), peer.boot))
-            return
+            return False
         if frame.boot > peer.boot > 0:
             self._set_down(frame.sender, peer, now)
         was_down = peer.is_down
@@ -127,9 +142,12 @@ class RaftHost:
         if was_down:
             for group in self._groups:
                 self.touch(group).peer_up(frame.sender, now)
-        for group, message in frame.messages:
-            if group in self._groups and message.to == self.name:
-                self.touch(group).step(message, now)
+        return True
+
+    def step(self, group: GroupName, message: Message, now: int) -> None:
+        """Takes a message of an accepted frame. One for a group that is not here is dropped."""
+        if group in self._groups and message.to == self.name:
+            self.touch(group).step(message, now)
 
     def link_lost(self, name: ReplicaId, now: int) -> None:
         """The connection to a server broke. If it lives, its next frame says so before an election ends."""
@@ -145,25 +163,37 @@ class RaftHost:
     def tick(self, now: int) -> None:
         """Does what is due in all groups that are not idle. Call it every heartbeat interval or more
         often."""
+        self.tick_peers(now)
+        for group in self.active:
+            self.tick_group(group, now)
+
+    def tick_peers(self, now: int) -> None:
+        """Notices servers that were not heard of for too long."""
         for name, peer in self._peers.items():
             if not peer.is_down and now >= peer.heard + self._options.election_timeout_ns:
                 self._set_down(name, peer, now)
-        for replica in self._active.values():
-            replica.tick(now)
+
+    def tick_group(self, group: GroupName, now: int) -> None:
+        """Does what is due in an active group."""
+        if group in self._active:
+            self._active[group].tick(now)
 
     # --- output
 
     def ready(self, now: int) -> list[GroupReady]:
         """What the groups have to do. Messages that wait for the disk leave after synced()."""
-        result = []
-        for group, replica in list(self._active.items()):
-            ready = replica.ready(now)
-            if ready is not None:
-                self._collect(group, ready.messages)
-                result.append(GroupReady(group, ready))
-            elif replica.deadline is None:
-                del self._active[group]  # idle until a message or a change of a peer
-        return result
+        found = [(group, self.ready_of(group, now)) for group in self.active]
+        return [GroupReady(group, ready) for group, ready in found if ready is not None]
+
+    def ready_of(self, group: GroupName, now: int) -> Ready | None:
+        """What one active group has to do; its messages for now are in the frames."""
+        replica = self._active.get(group)
+        ready = replica.ready(now) if replica is not None else None
+        if ready is not None:
+            self._collect(group, ready.messages)
+        elif replica is not None and replica.deadline is None:
+            del self._active[group]  # idle until a message or a change of a peer
+        return ready
 
     def synced(self, done: Iterable[GroupReady], now: int) -> None:
         """The disk has what those Readys contain: what waited for that may leave."""

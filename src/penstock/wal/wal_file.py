@@ -12,7 +12,8 @@ Order of writes, and why:
 - After a failed write or sync everything since the last sync is written again, at the same place: the system
   may have dropped it.
 
-Invariant: _unsynced is what the file has, or should have, behind _synced.
+Invariants: _unsynced is what the file has, or should have, behind _synced; the first _written bytes of it
+were written and no sync has failed since.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ class WriteAheadLog:
         self._term_max = max((found.term for found in recovery.groups.values()), default=0)
         self._number, self._synced = recovery.newest, 0
         self._unsynced = bytearray()
+        self._written = 0
         self._fd = -1
         self._opening = self._segment_beginning(recovery.end)
 
@@ -242,6 +244,27 @@ class WriteAheadLog:
         if self._synced >= self._segment_bytes:
             self._opening = self._segment_beginning(WalPosition(self._number, self._synced))
 
+    def write(self) -> int:
+        """Hands what was staged to the operating system, without a sync: it survives the end of the process,
+        and a power failure only after the next commit(). Returns how many bytes wait for that. Raises
+        StoreWriteError, as commit() does."""
+        if self._opening or self._term_max > self._mark.term_limit:
+            self.commit()
+        elif self._staged:
+            self._encode_staged()
+            self._put_unsynced()
+        return len(self._unsynced)
+
+    def pinned(self) -> tuple[int, list[int]]:
+        """How many segments there are, and the groups that keep the oldest one."""
+        oldest = min(self._entries_in, default=self._number)
+        keepers = [
+            group
+            for group, highest in self._entries_in.get(oldest, {}).items()
+            if group in self._groups and highest >= self._groups[group].checkpoint.keep_from
+        ]
+        return len(self._entries_in), keepers
+
     def put_mark(self) -> None:
         """Notes in the mark how far the log is synced: at times when the log is idle."""
         if self._mark.position != (self._number, self._synced):
@@ -262,19 +285,34 @@ class WriteAheadLog:
         self._staged.clear()
 
     def _write_unsynced(self) -> None:
+        self._put_unsynced()
         try:
-            self._write(self._unsynced, self._synced)
             self._disk.sync(self._fd)
         except OSError as error:
-            raise StoreWriteError(
-                f"cannot write or sync {len(self._unsynced)} bytes at {self._synced}: {error.strerror}",
-                path=str(self._path(self._number)),
-            ) from error
+            self._written = 0  # the system may have dropped it
+            raise self._failure(error) from error
         self._synced += len(self._unsynced)
         self._unsynced.clear()
+        self._written = 0
 
-    def _write(self, data: bytes | bytearray, offset: int) -> None:
-        with memoryview(bytes(data)) as view:
+    def _put_unsynced(self) -> None:
+        with memoryview(self._unsynced) as view:
+            rest = bytes(view[self._written :])
+        try:
+            self._write(rest, self._synced + self._written)
+        except OSError as error:
+            self._written = 0
+            raise self._failure(error) from error
+        self._written = len(self._unsynced)
+
+    def _failure(self, error: OSError) -> StoreWriteError:
+        return StoreWriteError(
+            f"cannot write or sync {len(self._unsynced)} bytes at {self._synced}: {error.strerror}",
+            path=str(self._path(self._number)),
+        )
+
+    def _write(self, data: bytes, offset: int) -> None:
+        with memoryview(data) as view:
             written = 0
             while written < len(view):
                 written += self._disk.write(self._fd, view[written:], offset + written)

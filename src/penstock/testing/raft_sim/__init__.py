@@ -4,12 +4,13 @@
 follows from the seed.
 
 Faults: frames that are late, lost, repeated or reordered; partitions, also in one direction; slow, paused and
-killed servers; power failures of one or all, which keep a prefix of what was not synced; damaged logs; wiped
+killed servers; power failures of one or all, which tear what was not synced; failing, damaged and wiped
 disks; and meanwhile transfers of the leadership, compaction and changes of the membership.
 
 - `raft_history`: what clients and replicas saw, and what must hold: one leader a term; one history of
   committed entries; linearizable writes and reads.
-- `raft_server`: one server: a RaftHost, the disk, and the state machines of its groups.
+- `raft_server`: one server: its ReplicationNode and write-ahead log, on a simulated disk.
+- `hashing_owner`: the state machine of a group.
 - `raft_run`: a seed: the faults, the clients, the administrator that changes memberships; at the end all is
   healed, and every group must make progress, become equal on all members, and then become idle.
 """

@@ -11,7 +11,7 @@ from penstock.testing.sim.runner import fresh_seed
 
 SHOWN = (
     "commands", "acknowledged", "reads", "elections", "crashes", "power losses", "partitions", "damages",
-    "wipes", "changes", "transfers", "snapshots",
+    "disk failures", "wipes", "changes", "transfers", "snapshots",
 )  # fmt: skip
 
 

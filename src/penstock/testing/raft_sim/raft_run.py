@@ -163,6 +163,7 @@ class RaftRun:
             (0.5, self._lose_all_power),
             (0.7, self._separate),
             (0.5, self._slow_down),
+            (0.5, self._fail_disk),
             (0.5, self._damage),
             (0.5, self._wipe),
             (0.5, self._choose_members),
@@ -233,33 +234,41 @@ class RaftRun:
         server = self.random.choice(self.servers)
         server.set_sync_time(self.random.choice((2, 2, 50, 700)) * MILLISECOND_NS)
 
+    def _fail_disk(self) -> None:
+        server = self.random.choice(self.servers)
+        if server.is_up:
+            self.counts["disk failures"] += 1
+            server.set_fail_rate(self.random.choice((0.2, 1.0)))
+            delay = self.random.choice((10, 1000)) * MILLISECOND_NS
+            self.call_later(delay, lambda: server.set_fail_rate(0.0))
+
     def _lose_link(self) -> None:
         one, other = self.random.sample(self.servers, 2)
         if one.is_up:
-            one.host.link_lost(other.name, self.now)
+            one.node.peer_unlinked(other.name)
             one.pump(self.now)
 
     def _transfer(self) -> None:
         group = self.random.choice(self.groups)
         server = self._leader(group)
         if server is not None:
-            replica = server.host.touch(group)
-            others = [one for one in replica.log.membership.voters if one != server.name]
-            if others and replica.transfer(self.random.choice(others), self.now):
+            replicated = server.node.groups[group]
+            others = [one for one in replicated.membership.voters if one != server.name]
+            if others and replicated.step_down(self.random.choice((None, *others))):
                 self.counts["transfers"] += 1
             server.pump(self.now)
 
     def _compact(self) -> None:
         if self._up():
             server = self.random.choice(self._up())
-            server.compact(self.random.choice(self.groups), self.now, self.random.choice((0, 0, 5)))
+            server.compact(self.random.choice(self.groups), self.now)
 
     # --- faults that take what was acknowledged: of one server at a time
 
     def _is_whole(self) -> bool:
         """Whether every group has all members that it should have, with all they acknowledged."""
         for group, wanted in self.wanted.items():
-            if any(self.servers[i].disk[group].is_damaged for i in wanted):
+            if any(group in self.servers[i].damaged for i in wanted):
                 return False
         return all(self._membership_of(group) == self._wanted_names(group) for group in self.groups)
 
@@ -289,10 +298,10 @@ class RaftRun:
         self._disks[old.number] += 1
         new = self._new_server(old.number, dict.fromkeys(self.groups, Membership(())))
         self.servers[old.number] = new
-        names = [one.name for one in self.servers]
         self._start(new)
         for server in self._up():
-            server.host.set_peers(names, self.now)
+            if server is not new:
+                server.node.peer_linked(new.name)
 
     # --- memberships
 
@@ -309,7 +318,7 @@ class RaftRun:
                 continue
             step = self._next_change(group, server.replicas[group])
             if step is not None:
-                result = server.host.touch(group).change_membership(*step, self.now)
+                result = server.node.groups[group].change_members(*step)
                 self.counts["changes"] += result is ChangeResult.PROPOSED
                 server.pump(self.now)
 
@@ -338,6 +347,7 @@ class RaftRun:
         self.cut.clear()
         for server in self.servers:
             server.set_sync_time(2 * MILLISECOND_NS)
+            server.set_fail_rate(0.0)
             self._start(server)
         end = self.now + HEAL_NS
         while self.now < end:
@@ -345,24 +355,24 @@ class RaftRun:
             self._run_for(200 * MILLISECOND_NS)
 
     def _check_progress(self) -> None:
-        before = {group: len(one.committed) for group, one in self.histories.items()}
+        before = {group: one.last_index for group, one in self.histories.items()}
         for group in self.groups:
             leaders = [one for one in self._up() if one.replicas[group].role is Role.LEADER]
             if len(leaders) != 1 or not leaders[0].write(group, b"last", self.now):
                 raise BrokenPromise("liveness", f"{group} has {len(leaders)} leaders: {self._states()}")
         self._run_for(1000 * MILLISECOND_NS)
         for group, history in self.histories.items():
-            if len(history.committed) <= before[group]:
+            if history.last_index <= before[group]:
                 raise BrokenPromise("liveness", f"{group} commits nothing: {self._states()}")
         if not self._is_whole():
             raise BrokenPromise("liveness", f"not all members are there: {self._states()}")
         for group, wanted in self.wanted.items():
-            machines = [self.servers[i].machines[group] for i in sorted(wanted)]
-            ends = {(one.index, one.digest) for one in machines}
-            if len(ends) != 1 or machines[0].index != len(self.histories[group].committed):
-                raise BrokenPromise(
-                    "equality", f"{group}: {[one.index for one in machines]} {self._states()}"
-                )
+            owners = [self.servers[i].owners[group] for i in sorted(wanted)]
+            ends = {(one.index, one.digest) for one in owners}
+            if len(ends) != 1 or owners[0].index != self.histories[group].last_index:
+                raise BrokenPromise("equality", f"{group}: {[one.index for one in owners]} {self._states()}")
+            if any(one.waiting for one in owners):
+                raise BrokenPromise("answers", f"{group}: {[one.waiting for one in owners]} requests wait")
 
     def _check_idle(self) -> None:
         """Servers that are no members any more have forgotten the group: an administrator's task, for they

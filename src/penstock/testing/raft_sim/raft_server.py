@@ -1,74 +1,31 @@
-"""One server of the simulation: a RaftHost with its groups, the disk, and their state machines.
+"""One server of the simulation: the node and the write-ahead log of a real server, on a simulated disk.
 
-The disk has of each group the hard state, the entries and a snapshot. What is written waits for its sync; a
-power failure keeps a prefix of it. The state machine of a group hashes the commands, so that equal states
-have equal histories.
+A write takes some time, as in the thread of a real server: a killed process has done it, a part of it, or
+nothing, and a power failure takes of it what the simulated disk decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import blake2b
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
+from penstock.errors import StoreError
 from penstock.raft.membership import Membership
-from penstock.raft.raft_host import Frame, GroupReady, RaftHost
-from penstock.raft.raft_log import RaftLog
-from penstock.raft.raft_messages import UNKNOWN_VOTE, Entry, HardState, RaftSnapshot
+from penstock.raft.raft_host import Frame
 from penstock.raft.raft_options import RaftOptions
-from penstock.raft.raft_replica import RaftReplica, Ready, Role
+from penstock.raft.raft_replica import RaftReplica, Role
+from penstock.replication.group_storage import DiskWrite, GroupStorage
+from penstock.replication.replication_node import ReplicationNode, ReplicationOptions
+from penstock.testing.raft_sim.hashing_owner import HashingOwner, RequestInRun
 from penstock.testing.raft_sim.raft_history import RaftHistory
+from penstock.testing.sim.sim_disk import Killed, SimDisk
+from penstock.wal.wal_mark import read_mark
+from penstock.wal.wal_reading import proven_end, read_pieces
 
-
-class GroupOnDisk:
-    """What a server has of a group."""
-
-    def __init__(self, membership: Membership) -> None:
-        self.hard_state = HardState()
-        self.entries: list[Entry] = []
-        self.snapshot = RaftSnapshot(0, 0, membership)
-        self.is_damaged = False
-
-    def write(self, ready: Ready) -> None:
-        """Stores the hard state and the entries, which replace what follows the first of them."""
-        self.hard_state = ready.hard_state or self.hard_state
-        if ready.entries:
-            first = ready.entries[0].index
-            self.entries = [one for one in self.entries if one.index < first] + list(ready.entries)
-
-    def compact(self, snapshot: RaftSnapshot, keep_from: int) -> None:
-        """Stores a snapshot of the state machine, and removes entries that it has."""
-        self.snapshot = snapshot
-        self.entries = [one for one in self.entries if one.index >= min(keep_from, snapshot.index + 1)]
-
-    def install(self, snapshot: RaftSnapshot, *, keeps_entries: bool) -> None:
-        """Stores the state that a leader sent."""
-        self.snapshot = snapshot
-        self.entries = [one for one in self.entries if keeps_entries and one.index > snapshot.index]
-
-
-class StateMachine:
-    """The number of commands, and a hash of them in their order."""
-
-    def __init__(self, snapshot: RaftSnapshot) -> None:
-        self.index = snapshot.index
-        self.digest = snapshot.data
-
-    def apply(self, entry: Entry) -> None:
-        assert entry.index == self.index + 1, "entries are applied in order"
-        self.index = entry.index
-        self.digest = blake2b(self.digest + b"%d " % entry.term + entry.data, digest_size=16).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class RequestInRun:
-    """A write or read of a client at its server. term: of the proposal; 0 for a read."""
-
-    invoked: int
-    index: int
-    term: int
-    data: bytes
+DIRECTORY = Path("/replication")
 
 
 class RaftServer:
@@ -88,25 +45,43 @@ class RaftServer:
     ) -> None:
         self.number = number
         self.name = f"s{number}.{disk_number}"
-        self.disk = {group: GroupOnDisk(membership) for group, membership in groups.items()}
-        self._options = options
+        self._disk_id = str(disk_number)
+        self._groups = dict(groups)
         self._random = random
+        self._disk = SimDisk(random)
+        self._segment_bytes = random.choice((1500, 20_000))
+        self._options = replace(
+            ReplicationOptions(),
+            raft=options,
+            checkpoint_bytes=random.choice((1500, 1 << 20)),
+            keep_bytes=random.choice((0, 400)),
+            segments_max=2,
+        )
         self._histories = histories
         self._send = send
         self._call_later = call_later
         self._clock = clock
         self.boot = 0
         self.is_up = False
+        self.damaged: set[str] = set()
+        """Groups that may lack what they acknowledged."""
+        self.owners: dict[str, HashingOwner] = {}
         self._sync_ns_max = 2_000_000
-        self.snapshots = 0  # taken from leaders
-        self.replicas: dict[str, RaftReplica] = {}
-        self.machines: dict[str, StateMachine] = {}
-        self._unsynced: list[list[GroupReady]] = []
-        self._is_syncing = False
-        self._writes: dict[str, dict[int, RequestInRun]] = {}
-        self._reads: dict[str, dict[int, RequestInRun]] = {}
+        self._installed = 0
+        self._write: DiskWrite | None = None  # in flight
         self._contexts = 0
-        self.host = RaftHost(self.name, 0, options)
+        self._storage: GroupStorage
+        self.node: ReplicationNode
+
+    @property
+    def replicas(self) -> dict[str, RaftReplica]:
+        """Its replicas, also when it is down."""
+        return {name: group.replica for name, group in self.node.groups.items()}
+
+    @property
+    def snapshots(self) -> int:
+        """How many states it took from leaders."""
+        return self._installed + sum(one.snapshots for one in self.owners.values())
 
     # --- life
 
@@ -114,158 +89,153 @@ class RaftServer:
         """Starts with what is on disk."""
         self.boot += 1
         self.is_up = True
-        self._unsynced, self._is_syncing = [], False
-        self.host = RaftHost(self.name, self.boot, self._options)
-        self.host.set_peers(peers, now)
-        for group, disk in self.disk.items():
-            log = RaftLog(disk.snapshot, [one for one in disk.entries if one.index > disk.snapshot.index])
-            self.replicas[group] = replica = RaftReplica(
-                self.name, log, disk.hard_state, self._options, self._random.random, now,
-                boot=self.boot, is_recovering=disk.is_damaged,
-            )  # fmt: skip
-            self.machines[group] = StateMachine(disk.snapshot)
-            self._writes[group], self._reads[group] = {}, {}
-            self.host.add(group, replica)
+        self._write = None
+        self._installed = self.snapshots
+        self._storage, findings = GroupStorage.open(
+            self._disk, DIRECTORY, cluster_name="sim", server_name=f"s{self.number}",
+            new_disk_id=self._disk_id, segment_bytes=self._segment_bytes,
+        )  # fmt: skip
+        assert findings.replica_id == self.name
+        self.node = ReplicationNode(
+            findings, self._options, self._random.random, self._clock, wake=lambda: None
+        )
+        for name in peers:
+            if name != self.name:
+                self.node.peer_linked(name)
+        self.owners = {}
+        for group, membership in self._groups.items():
+            owner = HashingOwner(self.name, self._histories[group], self._random, self._later)
+            self.owners[group] = owner
+            if group in self.node.unopened_groups:
+                self.node.open_group(group, owner)
+            else:
+                self.node.create_group(group, membership, owner)
+        self.node.set_groups_known()
+        self.damaged = {name for name, group in self.node.groups.items() if group.is_recovering}
+
+    def _later(self, delay_ns: int, work: Callable[[], None]) -> None:
+        boot = self.boot
+
+        def run() -> None:
+            if self.is_up and self.boot == boot:
+                work()
+                self.pump(self._clock())
+
+        self._call_later(delay_ns, run)
 
     def stop(self, *, loses_power: bool = False) -> None:
-        """The process ends. What it wrote is on disk, or after a power failure the first part of it."""
-        written = [one for batch in self._unsynced for one in batch]
-        if loses_power:
-            written = written[: self._random.randrange(len(written) + 1)]
-        for group, ready in written:
-            self.disk[group].write(ready)
-        self._unsynced = []
+        """The process ends, perhaps in a write."""
+        if self._write is not None and self._random.random() < 0.8:
+            if self._random.random() < 0.5:
+                self._disk.kill_at = self._disk.ops + self._random.randrange(1, 4)
+            with suppress(Killed, StoreError):
+                self._storage.write(self._write)
         self.is_up = False
+        if loses_power:
+            self._disk.lose_power()
+        else:
+            self._disk.restart()
 
     def damage(self) -> None:
-        """The end of each log is lost, and sometimes the vote. The start notices it."""
+        """A part of the log that was synced becomes unreadable. The start notices it."""
         assert not self.is_up
-        for disk in self.disk.values():
-            kept = self._random.randrange(len(disk.entries) + 1)
-            disk.entries = disk.entries[:kept]
-            disk.is_damaged = True
-            if self._random.random() < 0.5:
-                disk.hard_state = HardState(disk.hard_state.term, UNKNOWN_VOTE)
+        mark = read_mark(self._disk, DIRECTORY)
+        segments = [(path, file) for path, file in self._disk.files() if path.endswith(".wal")]
+        path, file = self._random.choice(segments)
+        number = int(Path(path).stem)
+        is_marked = mark is not None and mark.segment == number
+        pieces = read_pieces(bytes(file.data), number)
+        proven = proven_end(pieces, mark.offset if mark is not None and is_marked else 0)
+        if not proven:
+            return
+        begin = self._random.randrange(proven)
+        end = min(proven, begin + self._random.choice((1, 30, 300, 3000)))
+        file.data[begin:end] = bytes(end - begin)
+        file.sync_all()
 
     def set_sync_time(self, duration_ns: int) -> None:
-        """The longest time that a sync takes from now on."""
+        """The longest time that a write takes from now on."""
         self._sync_ns_max = duration_ns
+
+    def set_fail_rate(self, rate: float) -> None:
+        """The probability that an operation of its disk fails from now on."""
+        self._disk.fail_rate = rate
 
     def forget(self, group: str) -> None:
         """The server is no member of the group any more."""
-        self.host.remove(group)
-        del self.replicas[group], self.disk[group]
+        self.node.remove_group(group)
+        del self.owners[group], self._groups[group]
+        self.pump(self._clock())
 
     # --- input
 
     def receive(self, frame: Frame, now: int) -> None:
-        self.host.receive(frame, now)
+        self.node.receive(frame)
         self.pump(now)
 
     def tick(self, now: int) -> None:
-        self.host.tick(now)
+        self.node.tick()
         self.pump(now)
 
     def write(self, group: str, data: bytes, now: int) -> bool:
         """A client's write. Returns whether this replica took it."""
-        replica = self.host.touch(group)
         invoked = self._histories[group].invoked()
-        index = replica.propose([data], now)
-        if index:
-            self._writes[group][index] = RequestInRun(invoked, index, replica.term, data)
+        proposal = self.node.groups[group].propose(data)
+        if proposal is not None:
+            self.owners[group].write_began(proposal, RequestInRun(invoked, data))
         self.pump(now)
-        return bool(index)
+        return proposal is not None
 
     def read(self, group: str, now: int) -> bool:
         """A client's read. Returns whether this replica took it."""
-        replica = self.host.touch(group)
         self._contexts += 1
         invoked = self._histories[group].invoked()
-        is_taken = replica.read_index(self._contexts)
+        is_taken = self.node.groups[group].read_index(self._contexts)
         if is_taken:
-            self._reads[group][self._contexts] = RequestInRun(invoked, 0, 0, b"")
+            self.owners[group].read_began(self._contexts, RequestInRun(invoked, b""))
         self.pump(now)
         return is_taken
 
-    def compact(self, group: str, now: int, keep: int) -> None:
-        """Takes a snapshot of the state machine, and drops all but the last entries."""
-        replica, machine = self.host.touch(group), self.machines[group]
-        log = replica.log
-        term = log.term_at(machine.index)
-        if machine.index <= log.snapshot.index or term is None:
-            return
-        membership = log.membership_at(machine.index)
-        snapshot = RaftSnapshot(machine.index, term, membership, machine.digest)
-        keep_from = max(1, machine.index + 1 - keep)
-        self.disk[group].compact(snapshot, keep_from)
-        replica.compact(snapshot, keep_from)
+    def compact(self, group: str, now: int) -> None:
+        """Asks for a checkpoint."""
+        self.node.groups[group].checkpoint()
         self.pump(now)
 
-    # --- what the replicas want
+    # --- what the node wants
 
     def pump(self, now: int) -> None:
-        """Does what the replicas have to do until nothing is left."""
-        while work := self.host.ready(now):
-            self._unsynced.append(work)
-            for group, ready in work:
-                self._apply(group, ready, now)
-        self._begin_sync()
-        for group, replica in self.replicas.items():
-            if replica.role is Role.LEADER:
-                self._histories[group].leads(self.name, replica.term)
-            if not replica.is_recovering:
-                self.disk[group].is_damaged = False
-        for frame in self.host.take_frames(now):
-            self._send(frame)
+        """Does what the node has to do until nothing is left."""
+        has_more = True
+        while has_more:
+            output = self.node.pump()
+            has_more = output.has_more
+            for frame in output.frames:
+                self._send(frame)
+            if output.write is not None:
+                self._begin_write(output.write)
+        for owner in self.owners.values():
+            if owner.failure is not None:
+                raise owner.failure
+        for name, group in self.node.groups.items():
+            if group.role is Role.LEADER:
+                self._histories[name].leads(self.name, group.term)
+            if not group.is_recovering:
+                self.damaged.discard(name)
 
-    def _apply(self, group: str, ready: Ready, now: int) -> None:
-        history, machine = self._histories[group], self.machines[group]
-        for entry in ready.committed:
-            history.applied(self.name, entry)
-            machine.apply(entry)
-            self._answer_writes(group, entry)
-        for read in ready.reads:
-            history.read_answered(self._reads[group].pop(read.context).invoked, read.index)
+    def _begin_write(self, write: DiskWrite) -> None:
+        assert self._write is None, "one write at a time"
+        self._write = write
+        self._later(self._random.randrange(self._sync_ns_max), self._end_write)
 
-    def _answer_writes(self, group: str, entry: Entry) -> None:
-        one = self._writes[group].pop(entry.index, None)
-        if one is not None and one.term == entry.term:
-            self._histories[group].write_acknowledged(one.invoked, one.index, one.data)
-
-    def _begin_sync(self) -> None:
-        if self._unsynced and not self._is_syncing:
-            self._is_syncing = True
-            covered, boot = len(self._unsynced), self.boot
-            needs_disk = any(ready.needs_sync for batch in self._unsynced for _, ready in batch)
-            delay = self._random.randrange(self._sync_ns_max) if needs_disk else 0
-            self._call_later(delay, lambda: self._synced(covered, boot))
-
-    def _synced(self, count: int, boot: int) -> None:
-        if not self.is_up or self.boot != boot:
-            return
-        self._is_syncing = False
-        now = self._clock()
-        done, self._unsynced = self._unsynced[:count], self._unsynced[count:]
-        for batch in done:
-            for group, ready in batch:
-                self.disk[group].write(ready)
-            self.host.synced(batch, now)
-            for group, ready in batch:
-                if ready.snapshot is not None:
-                    self._install(group, ready.snapshot, now)
-        self.pump(now)
-
-    def _install(self, group: str, snapshot: RaftSnapshot, now: int) -> None:
-        replica = self.host.touch(group)
-        if self._random.random() < 0.2:
-            replica.snapshot_failed(snapshot)
-            return
-        agrees = replica.log.term_at(snapshot.index) == snapshot.term
-        self.disk[group].install(snapshot, keeps_entries=agrees)
-        self.machines[group] = StateMachine(snapshot)
-        replica.snapshot_installed(snapshot, now)
-        self.snapshots += 1
-        self._writes[group].clear()
+    def _end_write(self) -> None:
+        write, self._write = self._write, None
+        assert write is not None
+        try:
+            status = self._storage.write(write)
+        except StoreError as error:
+            self.node.disk_done(None, error)
+        else:
+            self.node.disk_done(status, None)
 
     def state(self) -> str:
         """The roles of its replicas, for a failure's message."""

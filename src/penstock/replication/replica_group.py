@@ -1,0 +1,316 @@
+"""One group on this server: hands its owner what is committed, and knows what its owner waits for.
+
+Invariants: `applied_index` never falls, and each entry is handed over once; a proposal or read that was taken
+is answered once (`committed`, `proposal_lost`, `read_ready`, `read_lost`), unless the group stops.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from penstock.errors import MisuseError
+from penstock.raft.leadership import ChangeResult
+from penstock.raft.membership import ChangeKind, Membership
+from penstock.raft.raft_messages import Entry, EntryKind, RaftSnapshot, ReplicaId
+from penstock.raft.raft_replica import RaftReplica, Ready, Role
+from penstock.replication.group_port import (
+    CHECKPOINT_BYTES_MAX,
+    MAIL_BYTES_MAX,
+    PROPOSAL_BYTES_MAX,
+    GroupOwner,
+    ProposalId,
+)
+from penstock.replication.group_storage import SaveCheckpoint, SaveInstalled, StorageWrite
+
+CHECKPOINT_RETRY_NS = 5_000_000_000
+
+
+class GroupSurroundings(Protocol):
+    """What a group uses of its node."""
+
+    def clock(self) -> int:
+        """Monotonic ns."""
+
+    def touch(self, group: ReplicaGroup) -> RaftReplica:
+        """The replica, to be changed; a pump follows."""
+
+    def stage(self, write: StorageWrite, durable: Callable[[], None]) -> None:
+        """Writes with the next write; `durable` is called when it is on disk."""
+
+    def mail(self, group: str, to: ReplicaId, payload: bytes) -> None:
+        """Sends mail with the next output."""
+
+
+class ReplicaGroup:
+    """Implements group_port.GroupPort. unsynced: Readys that wait for the disk."""
+
+    def __init__(
+        self, name: str, replica: RaftReplica, owner: GroupOwner, node: GroupSurroundings, keep_bytes: int
+    ) -> None:
+        self.name = name
+        self.replica = replica
+        self.owner = owner
+        self._node = node
+        self._keep_bytes = keep_bytes
+        self.applied_index = replica.log.snapshot.index
+        self.unsynced = 0
+        self.is_stopped = False
+        self.wants_checkpoint = False
+        self.log_bytes = 0
+        """Bytes of entries that were applied since the last checkpoint."""
+        self.leader_since: int | None = None
+        self._released_index = -1  # of the checkpoint in the log that keeps no entries
+        self._next_checkpoint = 0  # not before, after one that failed
+        self._told: tuple[Role, int, ReplicaId | None] = (Role.FOLLOWER, replica.term, None)
+        self._applied_term = replica.log.snapshot.term
+        self._proposals: dict[int, int] = {}  # term by index
+        self._reads: dict[int, int] = {}  # term by context: not confirmed
+        self._confirmed: deque[tuple[int, int]] = deque()  # (index, context): not applied
+        self._is_checkpointing = False
+        self._installing: RaftSnapshot | None = None
+
+    # --- state
+
+    @property
+    def role(self) -> Role:
+        return self.replica.role
+
+    @property
+    def leader(self) -> ReplicaId | None:
+        return self.replica.leader
+
+    @property
+    def term(self) -> int:
+        return self.replica.term
+
+    @property
+    def commit_index(self) -> int:
+        return self.replica.log.commit_index
+
+    @property
+    def membership(self) -> Membership:
+        return self.replica.log.membership
+
+    @property
+    def is_recovering(self) -> bool:
+        return self.replica.is_recovering
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether the owner is taking a state of another server."""
+        return self._installing is not None
+
+    # --- for the owner
+
+    def propose(self, payload: bytes) -> ProposalId | None:
+        if len(payload) > PROPOSAL_BYTES_MAX:
+            raise MisuseError(
+                f"a command of group {self.name!r} has {len(payload)} bytes, more than {PROPOSAL_BYTES_MAX}; "
+                "propose it in parts"
+            )
+        if self.is_stopped:
+            return None
+        replica = self._node.touch(self)
+        index = replica.propose([payload], self._node.clock())
+        if not index:
+            return None
+        before = self._proposals.get(index)
+        self._proposals[index] = replica.term
+        if before is not None:  # another leader removed it, and nothing was committed in its place yet
+            self.owner.proposal_lost(ProposalId(index, before), is_certain=True)
+        return ProposalId(index, replica.term)
+
+    def read_index(self, context: int) -> bool:
+        if self.is_stopped or not self._node.touch(self).read_index(context):
+            return False
+        self._reads[context] = self.replica.term
+        return True
+
+    def step_down(self, to: ReplicaId | None = None) -> bool:
+        lead = self.replica.leadership
+        if self.is_stopped or lead is None:
+            return False
+        if to is None:
+            voters = [one for one in self.membership.voters if one in lead.peers]
+            up = [one for one in voters if not lead.peers[one].is_down]
+            if not up:
+                return False
+            to = max(up, key=lambda one: lead.peers[one].match)
+        return self._node.touch(self).transfer(to, self._node.clock())
+
+    def change_members(self, kind: ChangeKind, member: ReplicaId) -> ChangeResult:
+        if self.is_stopped:
+            return ChangeResult.NOT_LEADING
+        return self._node.touch(self).change_membership(kind, member, self._node.clock())
+
+    def send(self, to: ReplicaId, payload: bytes) -> None:
+        if len(payload) > MAIL_BYTES_MAX:
+            raise MisuseError(
+                f"mail of group {self.name!r} has {len(payload)} bytes, more than {MAIL_BYTES_MAX}; send it "
+                "in parts"
+            )
+        if not self.is_stopped:
+            self._node.mail(self.name, to, payload)
+
+    def checkpoint(self) -> None:
+        self.wants_checkpoint = True
+        self._node.touch(self)
+
+    # --- from the node
+
+    def take(self, ready: Ready) -> None:
+        """Hands the owner what a Ready has for it. The disk and the network are the node's part."""
+        self.note_role()
+        for entry in ready.committed:
+            self._apply(entry)
+        for read in ready.reads:
+            if self._reads.pop(read.context, None) is not None:
+                self._confirmed.append((read.index, read.context))
+        while self._confirmed and self._confirmed[0][0] <= self.applied_index:
+            index, context = self._confirmed.popleft()
+            self.owner.read_ready(context, index)
+        if ready.snapshot is not None:
+            self._install(ready.snapshot)
+        self.note_role()
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.index <= self.applied_index:
+            return  # part of a state that was installed
+        self.applied_index = entry.index
+        self.log_bytes += len(entry.data) + 32
+        if entry.kind is EntryKind.COMMANDS:
+            self.owner.committed(entry.index, entry.term, entry.data)
+        elif entry.kind is EntryKind.MEMBERSHIP:
+            self.owner.membership_changed(Membership.decode(entry.data))
+        if self._proposals.get(entry.index) == entry.term:
+            del self._proposals[entry.index]
+        if entry.term != self._applied_term:
+            self._applied_term = entry.term
+            self._give_up_proposals(entry.term)
+
+    def _give_up_proposals(self, term: int) -> None:
+        """An entry of this term is committed. Terms never fall along a log, so that nothing proposed in an
+        older one can be committed behind it."""
+        for index in [index for index, proposed in self._proposals.items() if proposed < term]:
+            self.owner.proposal_lost(ProposalId(index, self._proposals.pop(index)), is_certain=True)
+
+    def note_role(self) -> None:
+        """Tells the owner of a change of role, term or leader, and of reads that end with a leadership."""
+        replica, lead = self.replica, self.replica.leadership
+        if self._reads:
+            lead_term = replica.term if lead is not None else -1
+            for context in [one for one, term in self._reads.items() if term != lead_term]:
+                del self._reads[context]
+                self.owner.read_lost(context)
+        role, leader = replica.role, replica.leader
+        if lead is not None and self.applied_index < lead.first_index:
+            role, leader = Role.CANDIDATE, None  # elected, but not up to date: it cannot serve yet
+        now_is = (role, replica.term, leader)
+        if now_is != self._told:
+            if leader != self._told[2]:
+                self.leader_since = None if leader is None else self._node.clock()
+            self._told = now_is
+            self.owner.role_changed(*now_is)
+
+    # --- checkpoints
+
+    def take_checkpoint(self, *, keeps_entries: bool) -> None:
+        """Asks the owner for its state, unless it is at it. keeps_entries: some stay in the log for members
+        that lag a little."""
+        self.wants_checkpoint = False
+        log = self.replica.log
+        if self._is_checkpointing or self.is_installing or self._node.clock() < self._next_checkpoint:
+            return
+        index = self.applied_index
+        if index <= log.snapshot.index:
+            if not keeps_entries and self._released_index != log.snapshot.index:
+                self._save(log.snapshot, log.snapshot.index + 1)
+            return
+        term = log.term_at(index)
+        assert term is not None, "an applied entry after the snapshot is in the log"
+        self._is_checkpointing = True
+        snapshot = RaftSnapshot(index, term, log.membership_at(index))
+        self.owner.take_snapshot(partial(self._on_snapshot, snapshot, keeps_entries))
+
+    def _on_snapshot(self, state: RaftSnapshot, keeps_entries: bool, data: bytes | None) -> None:
+        if not self._is_checkpointing:
+            return
+        self._is_checkpointing = False
+        log = self.replica.log
+        if data is None:
+            self._next_checkpoint = self._node.clock() + CHECKPOINT_RETRY_NS
+            return
+        if self.is_stopped or self.is_installing or log.snapshot.index >= state.index:
+            return
+        if len(data) > CHECKPOINT_BYTES_MAX:
+            raise MisuseError(
+                f"a checkpoint of group {self.name!r} has {len(data)} bytes, more than "
+                f"{CHECKPOINT_BYTES_MAX}; keep the state in files and say in the checkpoint where"
+            )
+        snapshot = RaftSnapshot(state.index, state.term, state.membership, data)
+        keep_from = self._kept_from(state.index) if keeps_entries else state.index + 1
+        self._save(snapshot, keep_from)
+        self.log_bytes = 0
+
+    def _save(self, snapshot: RaftSnapshot, keep_from: int) -> None:
+        if keep_from > snapshot.index:
+            self._released_index = snapshot.index
+        self._node.touch(self).compact(snapshot, keep_from)
+        self._node.stage(SaveCheckpoint(self.name, snapshot, keep_from), _nothing)
+
+    def _kept_from(self, index: int) -> int:
+        """The first of the last entries that together have up to keep_bytes."""
+        log = self.replica.log
+        at, size = index, 0
+        while at > log.base_index:
+            [entry] = log.entries_from(at, 0, at)
+            size += len(entry.data) + 32
+            if size > self._keep_bytes:
+                break
+            at -= 1
+        return at + 1
+
+    # --- a state of another server
+
+    def _install(self, snapshot: RaftSnapshot) -> None:
+        self._installing = snapshot
+        leader = self.replica.leader or ""
+        self.owner.install_snapshot(
+            snapshot.index, snapshot.term, snapshot.data, leader, partial(self._on_installed, snapshot)
+        )
+
+    def _on_installed(self, snapshot: RaftSnapshot, is_done: bool) -> None:
+        if self._installing is not snapshot or self.is_stopped:
+            return
+        replica = self._node.touch(self)
+        if not is_done:
+            self._installing = None
+            replica.snapshot_failed(snapshot)
+            return
+        assert replica.log.term_at(snapshot.index) != snapshot.term, "the log had the state's entries"
+        self.applied_index, self._applied_term = snapshot.index, snapshot.term
+        self._node.stage(SaveInstalled(self.name, snapshot), partial(self._on_install_durable, snapshot))
+
+    def _on_install_durable(self, snapshot: RaftSnapshot) -> None:
+        if self._installing is not snapshot or self.is_stopped:
+            return
+        self._installing = None
+        self.log_bytes = 0
+        self._node.touch(self).snapshot_installed(snapshot, self._node.clock())
+        self.owner.membership_changed(snapshot.membership)
+        for index in [one for one in self._proposals if one <= snapshot.index]:
+            self.owner.proposal_lost(ProposalId(index, self._proposals.pop(index)), is_certain=False)
+        self._give_up_proposals(snapshot.term)
+
+    # --- end
+
+    def stop(self) -> None:
+        """The group is gone from this server: nothing is handed out any more."""
+        self.is_stopped = True
+
+
+def _nothing() -> None:
+    """No part waits for this write."""
