@@ -96,7 +96,7 @@ def examples() -> list[bytes]:
         commands.RecoverIds(1, 1, 5, 5), commands.EnforceLimits(1, 5), commands.LimitBatches(1, 2, 3, 4, 5),
         commands.SetConsumer("c", b"{}"), commands.DropConsumer("c"),
         commands.ProgressConsumer("c", b"D"), commands.LimitRollups(1), commands.RollUp(1, 2),
-        commands.MoveSource(SOURCE, 1, "i"), commands.HoldMessages(True), settled,
+        commands.MoveSource(SOURCE, 1, "i"), commands.RetainMessages(True), settled,
         commands.PinConsumer("c", "id7"),
     ]  # fmt: skip
     return [commands.encode(one, 10) for one in all_]

@@ -223,8 +223,8 @@ class FuzzServer:
         if options is not None:
             self.server = Server(options=options, log=log)
         elif kind == AUTHORIZED:
-            proxied = {"proxy_protocol": True, "trusted_proxies": (PROXY,)}
-            self.server = Server(log=log, user="a", password=PASSWORD, **LIMITS, **proxied)
+            with_proxies = {"proxy_protocol": True, "trusted_proxies": (PROXY,)}
+            self.server = Server(log=log, user="a", password=PASSWORD, **LIMITS, **with_proxies)
         else:
             self.server = Server(log=log, jetstream=STREAMS, **LIMITS)
         self.waiting_max_bytes = WAITING_MAX_BYTES if self.server.jetstream is None else GROWTH_MAX_BYTES

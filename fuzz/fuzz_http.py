@@ -41,10 +41,10 @@ class Raised(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.append(logging.Formatter().format(record))
+        self.reported.append(logging.Formatter().format(record))
 
 
 class Fuzzer:
@@ -64,8 +64,8 @@ class Fuzzer:
             return
         self.inputs += 1
         answer = self.import_router(request(data[0] % KINDS, data[1:]))
-        if self.raised.told:
-            raise AssertionError(f"answered {answer[:200]!r}: {self.raised.told}")
+        if self.raised.reported:
+            raise AssertionError(f"answered {answer[:200]!r}: {self.raised.reported}")
         if answer.startswith(b"HTTP/1.1 5") and b'"status"' not in answer:
             raise AssertionError(f"answered {answer[:500]!r}")
         if self.inputs % INPUTS_PER_CHECK == 0:

@@ -65,7 +65,7 @@ def real_block() -> bytes:
         log.append(b"s.%d" % (i % 3), b"NATS/1.0\r\n\r\n" if i % 2 else b"", b"x" * i, i)
     log.remove(5)
     log.remove(1)
-    log.flush_notes()
+    log.flush_tombstones()
     return bytes(log.block_list()[0])
 
 

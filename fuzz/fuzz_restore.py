@@ -92,9 +92,9 @@ class Fuzzer:
                 break
         else:
             harness.wait_until(harness.now + 10 * SECOND)
-        told = json.loads(answers[-1][2])
-        if ("error" in told) == ("error" not in harness.api("STREAM.INFO.H")):
-            raise AssertionError(f"the restore said {told}, but the stream says otherwise")
+        answer = json.loads(answers[-1][2])
+        if ("error" in answer) == ("error" not in harness.api("STREAM.INFO.H")):
+            raise AssertionError(f"the restore said {answer}, but the stream says otherwise")
 
 
 SEEDS = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-SHORT_NS = 25_000
-LONG_NS = 2_000_000
-CROWD_NS = 10_000_000
+SHORT_BUDGET_NS = 25_000
+LONG_BUDGET_NS = 2_000_000
+CROWD_PERIOD_NS = 10_000_000
 
 
 @dataclass
@@ -19,13 +19,13 @@ class BudgetModel:
     served: list[str] = field(default_factory=list)
 
     def light(self) -> None:
-        self.crowded_until = self.now_ns + CROWD_NS
+        self.crowded_until = self.now_ns + CROWD_PERIOD_NS
 
     def wait(self, name: str, cost_ns: int, again: int) -> None:
         self.queue.append((name, cost_ns, again))
 
     def iterate(self) -> None:
-        until = self.now_ns + (SHORT_NS if self.now_ns < self.crowded_until else LONG_NS)
+        until = self.now_ns + (SHORT_BUDGET_NS if self.now_ns < self.crowded_until else LONG_BUDGET_NS)
         due, behind = self.queue, []
         while due:
             name, cost_ns, again = due.pop(0)

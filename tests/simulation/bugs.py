@@ -65,7 +65,7 @@ class WithoutNotes:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.log, name)
 
-    def flush_notes(self) -> bool:
+    def flush_tombstones(self) -> bool:
         return False
 
     def take_patches(self) -> list[tuple[int, int, bytes]]:

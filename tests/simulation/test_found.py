@@ -238,7 +238,7 @@ def test_a_time_is_found_behind_a_block_of_notes() -> None:
         log.append(b"S.%d" % number, b"", b"payload", 1)
     for seq in range(2, 60, 2):
         log.remove(seq)
-        log.flush_notes()
+        log.flush_tombstones()
     newest = log.append(b"S", b"", b"payload", 10)
     assert any(not len(block) for block in log.block_list())
     assert log.seq_at_time(5) == newest

@@ -75,7 +75,7 @@ class Capacity:
         }
         self._no_tier = None if config.has_tier(1) else codes.NO_LIMITS
 
-    # --- what is held --------------------------------------------------------------------------
+    # --- what is used --------------------------------------------------------------------------
 
     def note(self, stream: StreamReplica) -> None:
         """Updates the accounted size of a stream."""

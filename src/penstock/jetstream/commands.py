@@ -154,11 +154,11 @@ class StoreCopies(Struct, frozen=True):
     batch: CopyBatch
 
 
-class HoldMessages(Struct, frozen=True, array_like=True):
-    """While held, an interest stream stores every message: a consumer that its server cannot open may need
-    it."""
+class RetainMessages(Struct, frozen=True, array_like=True):
+    """While retained, an interest stream stores every message and removes none: a consumer that its server
+    cannot open may need it."""
 
-    held: bool
+    retained: bool
 
 
 class SetConsumer(Struct, frozen=True, array_like=True):
@@ -209,7 +209,7 @@ Command = (
     | DropConsumer
     | ProgressConsumer
     | StoreCopies
-    | HoldMessages
+    | RetainMessages
     | PinConsumer
     | SettledRuns
 )
@@ -235,7 +235,7 @@ KINDS: dict[int, tuple[int, type[Any]]] = {
     16: (1, SetConsumer),
     17: (1, DropConsumer),
     19: (1, ProgressConsumer),
-    20: (1, HoldMessages),
+    20: (1, RetainMessages),
     22: (1, PinConsumer),
 }
 

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import StoreError, StoreWriteError
-from penstock.jetstream.commands import DropConsumer, HoldMessages, SetConsumer
+from penstock.jetstream.commands import DropConsumer, RetainMessages, SetConsumer
 from penstock.jetstream.consumer.consumer_ports import ConsumerPorts
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.standby import NO_PIN, Pin
@@ -148,7 +148,7 @@ class ConsumerRegistry:
         del stream.offline[name]
         stream.apply(DropConsumer(name), stream.now)
         if not stream.offline:
-            stream.apply(HoldMessages(False), stream.now)
+            stream.apply(RetainMessages(False), stream.now)
             self._reviews.begin(stream)
         self._pending.touch_stream(stream)
         self._ports.advisories.consumer_action(stream.name, name, "delete")

@@ -31,7 +31,7 @@ import msgspec
 from penstock import faults
 from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream.capacity import Capacity
-from penstock.jetstream.commands import HoldMessages
+from penstock.jetstream.commands import RetainMessages
 from penstock.jetstream.commit import Commit
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.deferrals import Deferrals
@@ -173,7 +173,7 @@ class Containment:
         """Takes a consumer offline. Its stream continues, and keeps messages that the consumer may still
         need."""
         stream.offline[consumer] = why
-        stream.apply(HoldMessages(True), stream.now)
+        stream.apply(RetainMessages(True), stream.now)
 
     def record_leftover_stream(self, stream: str, error: Exception) -> None:
         """Records a failed stream creation whose files could not be removed: a later request can remove

@@ -136,7 +136,7 @@ class EngineTick:
         for stream in [*ready, *dirty]:
             if self._streams.get(stream.name) is stream:  # else deleted or set aside in this tick
                 try:
-                    self._apply_stream(stream, now, was_held=stream in ready)
+                    self._apply_stream(stream, now, was_deferred=stream in ready)
                 except Exception as error:
                     self._stream_failed(error, stream)
         again, self._again = self._again, []
@@ -154,7 +154,7 @@ class EngineTick:
             except Exception as error:
                 self._work_failed(error)
 
-    def _apply_stream(self, stream: StreamReplica, now: int, *, was_held: bool) -> None:
+    def _apply_stream(self, stream: StreamReplica, now: int, *, was_deferred: bool) -> None:
         durability = stream.durability
         if durability.is_syncing or durability.is_rolling_up:
             if durability.is_syncing or stream.rollups.unfinished:
@@ -164,15 +164,15 @@ class EngineTick:
                 return
             durability.rollup_ended()
         self._parts.capacity.admit(stream)
-        if was_held and (stream.timers.next_deadline() or now + 1) <= now:
-            stream.expire(now, EXPIRY_WORK)  # came due while it was held
-            self._pending.hold_for_rollups(stream)  # of a schedule's message
+        if was_deferred and (stream.timers.next_deadline() or now + 1) <= now:
+            stream.expire(now, EXPIRY_WORK)  # came due while it was deferred
+            self._pending.defer_for_rollups(stream)  # of a schedule's message
             if durability.is_rolling_up:
                 self._pending.note_stream(stream)
                 return
         stream.apply_pending(now)
         if stream.rollups.unfinished:
-            self._pending.hold_for_rollups(stream)
+            self._pending.defer_for_rollups(stream)
         self._pending.note_stream(stream)
 
     def _apply_consumer(self, consumer: ConsumerReplica, now: int) -> None:

@@ -163,7 +163,7 @@ class Opening:
         log.error("consumer %s of stream %s is left out: %s", name, stream.name, why)
         # No command yet: the stream is not open.
         stream.offline[name] = why
-        stream.hold_messages(True)
+        stream.retain_messages(True)
 
 
 def _written(stream: StreamReplica, steps: Generator[int, None, None]) -> Generator[int, None, None]:

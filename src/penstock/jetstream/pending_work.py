@@ -69,7 +69,7 @@ class PendingWork:
 
     def time_passed(self, stream: StreamReplica) -> None:
         """Records that time may have changed the stream, as touch_stream() does for requests."""
-        self.hold_for_rollups(stream)
+        self.defer_for_rollups(stream)
         self.note_stream(stream)
         self.activate_all(stream)
         self._wake()
@@ -81,7 +81,7 @@ class PendingWork:
         self.changed[stream.name] = stream
         self.deadlines.set(stream, stream.timers.next_deadline())
 
-    def hold_for_rollups(self, stream: StreamReplica) -> None:
+    def defer_for_rollups(self, stream: StreamReplica) -> None:
         """Lets slices remove what a tick may not."""
         if stream.rollups.unfinished and not stream.durability.is_rolling_up:
             self._roll_up(stream)

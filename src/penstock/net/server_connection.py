@@ -70,11 +70,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_input_paused",
         "_lost",
         "_out",
+        "_part_queued",
         "_plain_socket",
         "_sink",
         "_stalled",
         "_transport",
-        "_turn_due",
         "_watch",
         "_written",
         "budget",
@@ -110,13 +110,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._backlogged = False
         self._stalled = False
         self._input_paused = False
-        self._turn_due = False
+        self._part_queued = False
         self._lost: CloseReason | None = None  # reason of a closed socket whose input is not yet processed
         self._grace: asyncio.TimerHandle | None = None
         self._written = 0
         ingress.on_control = handler.control
         ingress.on_fed_slow = self._on_fed_slow
-        ingress.on_wait = self.wait_turn
+        ingress.on_wait = self.queue_part
         ingress.trigger = watch.trigger
         self.budget = watch.budget
         # The event loop calls the kernels directly: a read runs Python code only for control frames.
@@ -174,21 +174,21 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_input(self) -> None:
         """Stops reading and processing input until `resume_input()`."""
-        self._input_paused = self._ingress.held = True
+        self._input_paused = self._ingress.paused = True
         self._pause()
 
     def resume_input(self) -> None:
         """Continues with the input and reads again."""
-        self._input_paused = self._ingress.held = False
-        if not self._turn_due:
+        self._input_paused = self._ingress.paused = False
+        if not self._part_queued:
             self._work_on()
 
-    def wait_turn(self) -> None:
+    def queue_part(self) -> None:
         """Ends this connection's part: reading pauses, and input waits for a later iteration."""
         self._pause()
-        if not self._turn_due:
-            self._turn_due = True
-            self.budget.wait(self._on_turn, self._turn_failed)
+        if not self._part_queued:
+            self._part_queued = True
+            self.budget.wait(self._run_part, self._part_failed)
 
     def finish(self) -> None:
         """Processes all input that was read, before the server stops."""
@@ -252,7 +252,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
         if self.close_reason is None and self._ingress.waiting:
             self._lost = reason
-            self.wait_turn()
+            self.queue_part()
         else:
             self._end(reason)
 
@@ -370,26 +370,26 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         self._stalled = False
-        if not self._turn_due:
+        if not self._part_queued:
             self._work_on()
 
     def _pause(self) -> None:
         if self._transport is not None:
             self._transport.pause_reading()
 
-    def _on_turn(self) -> None:
-        self._turn_due = False
+    def _run_part(self) -> None:
+        self._part_queued = False
         self.budget.begin_part()  # for input here and in the layers below
         try:
             self._work_on()
         finally:
             self.budget.end_part()
 
-    def _turn_failed(self, error: Exception) -> None:
+    def _part_failed(self, error: Exception) -> None:
         """Logs the fault and closes, as for an exception within a read. The connection would hang otherwise,
         with reading paused."""
         faults.note(f"work for the connection from {self.peer[0]}:{self.peer[1]}", error)
-        self._turn_due = False
+        self._part_queued = False
         if self._lost is not None:
             self._end(self._lost)
         else:

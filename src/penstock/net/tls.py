@@ -296,7 +296,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._phase is TlsPhase.OPEN:
             self._work()
             if nbytes == len(self._scratch) and self._connection.close_reason is None:
-                self._connection.wait_turn()  # else the loop would read the remaining input at once
+                self._connection.queue_part()  # else the loop would read the remaining input at once
 
     def announced(self) -> None:
         """The socket takes the bytes that follow a PROXY header."""
@@ -411,7 +411,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
                 if filled:
                     connection.buffer_updated(filled)
                 if self._has_more and not self._is_ending and budget.is_over():
-                    connection.wait_turn()
+                    connection.queue_part()
         finally:
             self._is_working = False
             budget.end_part()

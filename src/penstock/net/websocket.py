@@ -74,7 +74,7 @@ CODES = {
 CODE_OTHER = 1011
 CODE_TOO_BIG = 1009
 _TEXTS = {400: b"Bad Request", 403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed"}
-Origin = tuple[str, str, int]  # scheme, host, port
+WebOrigin = tuple[str, str, int]  # scheme, host, port
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class WebsocketPolicy:
     handshake_timeout_s: float = 2.0
     compression: bool = False
     same_origin: bool = False
-    allowed_origins: frozenset[Origin] = frozenset()
+    allowed_origins: frozenset[WebOrigin] = frozenset()
     encrypted: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     refusal: Callable[[bytes], str] | None = None
@@ -193,7 +193,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         self._unread, self._start = self._unread[self._start :] + data, 0
         self._work()
         if len(data) >= READ_MUCH and self._connection is not None and not self._is_over():
-            self._connection.wait_turn()  # else the loop would read the remaining input at once
+            self._connection.queue_part()  # else the loop would read the remaining input at once
 
     def eof_received(self) -> bool:
         return False
@@ -300,7 +300,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         if self._phase is WebSocketPhase.GREETING:
             self._greet(piece)
             if self._connection is not None and not self._is_over():
-                self._connection.wait_turn()  # input that follows the handshake
+                self._connection.queue_part()  # input that follows the handshake
         else:
             self._receive(piece)
         return True
@@ -319,7 +319,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
             if self._is_ending:
                 continue
             if connection.budget.is_over():
-                connection.wait_turn()
+                connection.queue_part()
             if self._is_paused:
                 return  # wsproto continues after this frame at the next call
         self._has_frames = False
@@ -481,7 +481,7 @@ def cookies_of(header: str) -> dict[str, str]:
     return found
 
 
-def origin_of(url: str) -> Origin:
+def origin_of(url: str) -> WebOrigin:
     """(scheme, host, port) of an origin. Raises ValueError when it is malformed."""
     parts = urlsplit(url.lower())
     if parts.scheme not in PORTS or not parts.hostname:

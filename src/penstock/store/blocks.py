@@ -92,7 +92,7 @@ class BlockFiles:
             self._list_erasures()
             self._writer.write_again(self._jobs.busy(), self._erasures.waiting)
         self._syncs.begin_write()
-        in_order = self._log.flush_notes() and self._syncs.was_clean
+        in_order = self._log.flush_tombstones() and self._syncs.was_clean
         try:
             self._write_all(in_order)
         except StoreWriteError:

@@ -35,7 +35,7 @@ def own_session(spark: SparkSession) -> SparkSession:
     return spark.newSession()
 
 
-class Origin:
+class FilledStream:
     """A stream with numbered messages, and how to reach it."""
 
     def __init__(self, feed: Feed) -> None:
@@ -60,8 +60,8 @@ class Origin:
 
 
 @pytest.fixture
-def origin(feed: Feed) -> Origin:
-    return Origin(feed)
+def origin(feed: Feed) -> FilledStream:
+    return FilledStream(feed)
 
 
 def numbers(frame: object) -> list[int]:
@@ -69,7 +69,7 @@ def numbers(frame: object) -> list[int]:
 
 
 def test_an_archive_grows_by_what_is_new_and_joins_its_stream_without_a_seam(
-    spark: SparkSession, origin: Origin, tmp_path: Path
+    spark: SparkSession, origin: FilledStream, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "archive")
     origin.publish(25)
@@ -93,7 +93,7 @@ def test_an_archive_grows_by_what_is_new_and_joins_its_stream_without_a_seam(
 
 @OURS
 def test_a_run_that_fails_leaves_whole_ranges_and_the_next_one_goes_on(
-    spark: SparkSession, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, origin: FilledStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "archive")
     origin.publish(20)
@@ -116,7 +116,9 @@ def test_a_run_that_fails_leaves_whole_ranges_and_the_next_one_goes_on(
 
 
 @OURS
-def test_what_would_lose_messages_is_refused(spark: SparkSession, origin: Origin, tmp_path: Path) -> None:
+def test_what_would_lose_messages_is_refused(
+    spark: SparkSession, origin: FilledStream, tmp_path: Path
+) -> None:
     path = str(tmp_path / "archive")
     with pytest.raises(errors.MisuseError, match="holds no archive"):
         archived(spark, path)
@@ -147,7 +149,7 @@ def test_what_would_lose_messages_is_refused(spark: SparkSession, origin: Origin
 
 
 def test_an_archive_is_replayed_once_and_in_order_however_often(
-    spark: SparkSession, origin: Origin, tmp_path: Path
+    spark: SparkSession, origin: FilledStream, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "archive")
     origin.publish(30)
@@ -163,12 +165,14 @@ def test_an_archive_is_replayed_once_and_in_order_however_often(
     rows = found.orderBy("seq").collect()
     assert [int(row.data) for row in rows] == [n for n in range(30) if n % 3 != 2]
     assert rows[1].subject == f"{target}.2"
-    assert rows[1].headers["Penstock-Origin"] == [f"{origin.name}:2"]
+    assert rows[1].headers["Penstock-FilledStream"] == [f"{origin.name}:2"]
     assert rows[1].headers["Kind"] == ["test"]
 
 
 @OURS
-def test_letters_are_counted_and_go_back_where_they_came_from(spark: SparkSession, origin: Origin) -> None:
+def test_letters_are_counted_and_go_back_where_they_came_from(
+    spark: SparkSession, origin: FilledStream
+) -> None:
     letters = next(_names)
     origin.feed.create(letters, [f"{letters}.>"])
     facts = b"".join(
@@ -202,7 +206,9 @@ def test_letters_are_counted_and_go_back_where_they_came_from(spark: SparkSessio
 
 
 @OURS
-def test_statistics_count_rates_subjects_gaps_and_latencies(spark: SparkSession, origin: Origin) -> None:
+def test_statistics_count_rates_subjects_gaps_and_latencies(
+    spark: SparkSession, origin: FilledStream
+) -> None:
     sent = b"NATS/1.0\r\nSent: 2001-01-01T00:00:00Z\r\n\r\n"
     origin.feed.publish((f"{origin.name}.s{i % 4 // 3}", b"xx", sent) for i in range(40))
     origin.delete(7)
@@ -221,7 +227,7 @@ def test_statistics_count_rates_subjects_gaps_and_latencies(spark: SparkSession,
 
 @OURS
 def test_pairs_are_joined_once_out_of_order_and_what_is_too_late_is_counted(
-    spark: SparkSession, origin: Origin, tmp_path: Path
+    spark: SparkSession, origin: FilledStream, tmp_path: Path
 ) -> None:
     pairs = next(_names)
     origin.feed.create(pairs, [f"{pairs}.>"])
@@ -262,7 +268,7 @@ def test_pairs_are_joined_once_out_of_order_and_what_is_too_late_is_counted(
 
 @OURS
 def test_the_command_line_does_the_same_and_draws_reports(
-    spark: SparkSession, origin: Origin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, origin: FilledStream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     origin.publish(12)
     path, page = str(tmp_path / "archive"), tmp_path / "report.html"

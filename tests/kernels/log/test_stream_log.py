@@ -284,12 +284,12 @@ def test_removals_out_of_order_are_noted_as_few_ranges() -> None:
     log = StreamLog(durable=True)
     for ts in range(1000):
         log.append(b"a", b"", b"", ts)
-    log.flush_notes()
+    log.flush_tombstones()
     [block] = log.block_list()
     size = block.size
     for seq in [*range(900, 2, -2), *range(3, 900, 2)]:
         log.remove(seq)
-    log.flush_notes()
+    log.flush_tombstones()
     assert block.size - size < 100
     assert log.deleted() == list(range(3, 901))
 

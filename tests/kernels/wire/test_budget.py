@@ -20,12 +20,12 @@ from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE, OP_PING
 from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.kernels.wire.ticks import (
-    CROWD_NS,
-    CROWDED_READ,
-    CROWDED_SMALL_READ,
-    HEAVY_NS,
-    LONG_NS,
-    SHORT_NS,
+    CROWD_PERIOD_NS,
+    CROWDED_READ_BYTES,
+    CROWDED_SMALL_READ_BYTES,
+    HEAVY_PERIOD_NS,
+    LONG_BUDGET_NS,
+    SHORT_BUDGET_NS,
     WORK_MAX,
     WORK_MAX_CROWDED,
     LoopBudget,
@@ -34,8 +34,8 @@ from penstock.kernels.wire.ticks import (
 from tests.reference import budget as reference
 
 REQUEST_NS = 5_000
-A_SHORT_PART = SHORT_NS // REQUEST_NS
-A_LONG_PART = LONG_NS // REQUEST_NS
+A_SHORT_PART = SHORT_BUDGET_NS // REQUEST_NS
+A_LONG_PART = LONG_BUDGET_NS // REQUEST_NS
 REQUEST = b"PUB a 1\r\nx\r\n"
 PING = b"PING\r\n"
 
@@ -145,7 +145,7 @@ def test_parts_are_short_while_a_connection_with_little_to_do_is_there(harness: 
     assert len(harness.served) - 1 == A_SHORT_PART
     harness.iterate()
     assert len(harness.served) - 1 == 2 * A_SHORT_PART
-    harness.now_ns += CROWD_NS
+    harness.now_ns += CROWD_PERIOD_NS
     harness.iterate()
     assert len(harness.served) - 1 == 100, "it has left: parts are long again"
 
@@ -154,7 +154,7 @@ def test_requests_that_were_taken_ahead_together_are_served_no_further_than_the_
     harness: Harness,
 ) -> None:
     harness.crowd()
-    harness.cost_ns = SHORT_NS
+    harness.cost_ns = SHORT_BUDGET_NS
     client = Client(harness, "a")
     client.read(REQUEST * 20)
     for iteration in range(1, 20):
@@ -192,7 +192,7 @@ def test_one_with_little_to_do_is_served_as_it_is_read_and_answered_at_once(harn
     bystander.sink.write(b"unflushed")
     bystander.read(PING)
     assert harness.flushes == 2, "the flood's socket would be read first"
-    harness.now_ns += CROWD_NS + LONG_NS
+    harness.now_ns += CROWD_PERIOD_NS + LONG_BUDGET_NS
     bystander.sink.write(b"flushed at the end of the tick")
     bystander.read(PING)
     assert harness.flushes == 2
@@ -226,13 +226,13 @@ def test_one_with_much_reads_less_at_once_while_others_with_little_are_there(har
     client.read(REQUEST * 1000)
     while harness.soon:
         harness.iterate()
-    assert room() == CROWDED_SMALL_READ
+    assert room() == CROWDED_SMALL_READ_BYTES
     harness.crowd()
     client.read(b"PUB a 2048\r\n%s\r\n" % bytes(2048) * 7)
     while harness.soon:
         harness.iterate()
-    assert room() == CROWDED_READ
-    harness.now_ns += 2 * HEAVY_NS
+    assert room() == CROWDED_READ_BYTES
+    harness.now_ns += 2 * HEAVY_PERIOD_NS
     client.read(REQUEST)
     assert room() > whole // 2
 
@@ -243,7 +243,7 @@ def test_what_many_clients_begin_with_leaves_long_parts_to_a_flood_soon_after(ha
     while harness.soon:
         harness.iterate()
     harness.crowd()
-    harness.now_ns += CROWD_NS
+    harness.now_ns += CROWD_PERIOD_NS
     assert not harness.budget.crowded
     before = harness.count("a")
     flood.read(REQUEST * 1000)
@@ -296,20 +296,20 @@ def test_one_with_much_reads_its_socket_between_its_parts_while_others_with_litt
     harness: Harness, flood: Flood
 ) -> None:
     flood.fill_a_read()
-    flood.theirs.send(flood.requests(3 * CROWDED_SMALL_READ))
+    flood.theirs.send(flood.requests(3 * CROWDED_SMALL_READ_BYTES))
     reads = []
     while flood.client.ingress.waiting:
         harness.iterate()
         reads.append(flood.client.ingress.read_bytes)
         harness.crowd()
-    assert reads[-1] == CROWDED_SMALL_READ
-    assert flood.sent == 4 * CROWDED_SMALL_READ
+    assert reads[-1] == CROWDED_SMALL_READ_BYTES
+    assert flood.sent == 4 * CROWDED_SMALL_READ_BYTES
     payloads = [payload for name, payload in harness.served if name == "a"]
     assert payloads == [b"%06d" % number for number in range(flood.sent // 17)]
     assert flood.client.waits - 1 >= 3, "reading stays paused"
 
 
-@pytest.mark.parametrize("why", ["it ended", "nothing came", "no crowd", "held", "closed"])
+@pytest.mark.parametrize("why", ["it ended", "nothing came", "no crowd", "paused", "closed"])
 def test_the_loop_reads_again_when_others_have_left_or_the_socket_has_nothing(
     harness: Harness, flood: Flood, why: str
 ) -> None:
@@ -321,11 +321,11 @@ def test_the_loop_reads_again_when_others_have_left_or_the_socket_has_nothing(
         flood.theirs.send(flood.requests(1000))
     before = flood.sent if why in ("it ended", "nothing came") else flood.sent - 1000
     if why == "no crowd":
-        harness.now_ns += CROWD_NS
+        harness.now_ns += CROWD_PERIOD_NS
 
     def on_served() -> None:
         if harness.count("a") == before // 17:
-            ingress.held, flood.client.sink.closed = why == "held", why == "closed"
+            ingress.paused, flood.client.sink.closed = why == "paused", why == "closed"
 
     harness.on_served = on_served
     while harness.soon:
@@ -349,7 +349,7 @@ def test_a_socket_that_has_failed_is_noted(harness: Harness, flood: Flood) -> No
 
 def test_a_message_larger_than_such_a_read_arrives_whole(harness: Harness) -> None:
     client = Client(harness, "a")
-    payload = bytes(range(256)) * (CROWDED_READ // 64)
+    payload = bytes(range(256)) * (CROWDED_READ_BYTES // 64)
     data = memoryview(REQUEST * 1000 + b"PUB a %d\r\n%s\r\n" % (len(payload), payload))
     while data:
         harness.crowd()
@@ -382,7 +382,7 @@ def test_control_frames_are_worked_on_in_parts_too(harness: Harness) -> None:
     go_on = client.control
 
     def slow(op: int) -> None:
-        harness.now_ns += SHORT_NS
+        harness.now_ns += SHORT_BUDGET_NS
         go_on(op)
 
     client.ingress.on_control = slow
@@ -396,7 +396,7 @@ def test_reads_that_fill_the_buffer_one_after_the_other_are_one_part(harness: Ha
     client = Client(harness, "a")
     with client.ingress.parser.get_buffer() as room:
         size = len(room)
-    harness.cost_ns = LONG_NS // 4
+    harness.cost_ns = LONG_BUDGET_NS // 4
     body = size - len(b"PUB a 123456\r\n\r\n")
     for number in range(1, 5):
         client.read(b"PUB a %06d\r\n" % body + b"x" * body + b"\r\n")
@@ -407,13 +407,13 @@ def test_reads_that_fill_the_buffer_one_after_the_other_are_one_part(harness: Ha
     assert not client.ingress.waiting, "a new part"
 
 
-def test_nothing_is_worked_on_while_it_is_held(harness: Harness) -> None:
+def test_nothing_is_worked_on_while_input_is_paused(harness: Harness) -> None:
     client = Client(harness, "a")
-    client.ingress.held = True
+    client.ingress.paused = True
     client.read(REQUEST)
     client.ingress.go_on()
     assert harness.served == []
-    client.ingress.held = False
+    client.ingress.paused = False
     client.ingress.go_on()
     assert harness.count("a") == 1
 
@@ -460,7 +460,7 @@ def test_what_asks_again_within_its_turn_comes_in_the_next_one() -> None:
     assert served == ["a", "b"] * 2
 
 
-costs = st.sampled_from([1, SHORT_NS // 3, SHORT_NS, LONG_NS // 2, LONG_NS])
+costs = st.sampled_from([1, SHORT_BUDGET_NS // 3, SHORT_BUDGET_NS, LONG_BUDGET_NS // 2, LONG_BUDGET_NS])
 
 
 @given(
@@ -468,7 +468,7 @@ costs = st.sampled_from([1, SHORT_NS // 3, SHORT_NS, LONG_NS // 2, LONG_NS])
         st.one_of(
             st.tuples(st.just("wait"), st.sampled_from("abcd"), costs, st.integers(0, 3)),
             st.tuples(st.just("light")),
-            st.tuples(st.just("pass"), st.sampled_from([1, CROWD_NS // 2, CROWD_NS])),
+            st.tuples(st.just("pass"), st.sampled_from([1, CROWD_PERIOD_NS // 2, CROWD_PERIOD_NS])),
             st.tuples(st.just("iteration")),
         ),
         max_size=60,
@@ -516,7 +516,7 @@ def test_parts_within_a_part_have_its_budget(harness: Harness) -> None:
     budget = harness.budget
     budget.begin_part()
     budget.begin_part()
-    harness.now_ns += LONG_NS
+    harness.now_ns += LONG_BUDGET_NS
     assert budget.is_over()
     budget.end_part()
     assert budget.is_over()
@@ -568,7 +568,7 @@ TALK = (
 )
 
 
-@pytest.mark.parametrize("cost_ns", [SHORT_NS // 3, 2 * LONG_NS])
+@pytest.mark.parametrize("cost_ns", [SHORT_BUDGET_NS // 3, 2 * LONG_BUDGET_NS])
 def test_a_talk_split_at_every_byte_is_the_same_with_and_without_a_budget(cost_ns: int) -> None:
     expected = unbudgeted(TALK)
     for at in range(len(TALK) + 1):
@@ -593,7 +593,7 @@ frames = st.sampled_from(
 @given(
     st.lists(frames, max_size=80),
     st.lists(st.integers(1, 60), max_size=30),
-    st.integers(0, 2 * SHORT_NS),
+    st.integers(0, 2 * SHORT_BUDGET_NS),
     st.booleans(),
 )
 def test_a_budget_changes_when_frames_are_worked_on_and_nothing_else(

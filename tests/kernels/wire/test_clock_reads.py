@@ -12,7 +12,7 @@ from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import SinkSubscription
 from penstock.kernels.wire.ticks import TickTrigger
 
-FEW = 4
+SMALL_READ_PUBLISHES_MAX = 4
 RECEIVERS = 40  # of one message: more than a read without a look at the clock delivers to
 
 
@@ -84,17 +84,17 @@ def test_a_read_of_a_few_publishes_reads_the_clock_once_and_so_does_its_flush_no
     client, receiver = Client(harness), Client(harness)
     receiver.subscribe(b"a")
     at_once = harness.trigger.at_once
-    for publishes in range(1, FEW + 1):
+    for publishes in range(1, SMALL_READ_PUBLISHES_MAX + 1):
         assert client.read(b"PUB a 1\r\nx\r\n" * publishes) == 1
         assert harness.trigger.at_once == at_once - publishes, "the read has flushed the receiver"
         assert client.sink.active_ns == receiver.sink.active_ns == 1000 + harness.reads
-    assert receiver.sink.out_msgs == sum(range(1, FEW + 1))
+    assert receiver.sink.out_msgs == sum(range(1, SMALL_READ_PUBLISHES_MAX + 1))
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"PUB none 1\r\nx\r\n" * (FEW + 1),
+        b"PUB none 1\r\nx\r\n" * (SMALL_READ_PUBLISHES_MAX + 1),
         b"PUB none 2000\r\n" + b"x" * 2000 + b"\r\n",
         b"PUB service 1\r\nx\r\n",
         b"PUB many 1\r\nx\r\n",

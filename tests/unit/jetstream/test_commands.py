@@ -47,7 +47,7 @@ COMMANDS: list[Command] = [
     commands.SetConsumer("c", b"{}"),
     commands.DropConsumer("c"),
     commands.ProgressConsumer("c", b"D\x01\x02"),
-    commands.HoldMessages(True),
+    commands.RetainMessages(True),
     commands.PinConsumer("c", "id7"),
 ]
 

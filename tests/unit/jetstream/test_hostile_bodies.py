@@ -25,7 +25,7 @@ from tests.support.engine import EngineHarness
 pytestmark = pytest.mark.feature("stream.api-errors")
 
 HUGE = [b"1e400", b"-1e999999", b"1" * 4301, b"[" * 400 + b"1e400" + b"]" * 400, b'{"b":1e400}']
-LONG = "t" * (FILTER_MAX + 1)
+LONG_FILTER = "t" * (FILTER_MAX + 1)
 
 
 @pytest.mark.parametrize("number", HUGE)
@@ -72,14 +72,14 @@ def test_a_subject_that_the_index_refuses_is_refused_before_it_is_kept() -> None
     js = EngineHarness()
     longest = "t" * FILTER_MAX
     assert "error" not in js.api("STREAM.CREATE.A", {"name": "A", "subjects": [longest]})
-    answer = js.api("STREAM.CREATE.B", {"name": "B", "subjects": [LONG]})
+    answer = js.api("STREAM.CREATE.B", {"name": "B", "subjects": [LONG_FILTER]})
     assert answer["error"]["description"] == "subject is too long, maximum allowed is 32768 bytes"
     wide = "é" * (FILTER_MAX // 2 + 1)
     assert "error" in js.api("STREAM.CREATE.B", {"name": "B", "subjects": [wide]})
-    assert not is_valid_filter(LONG) and is_valid_filter(longest)
+    assert not is_valid_filter(LONG_FILTER) and is_valid_filter(longest)
     assert js.store.stream_names() == ["A"]
-    assert "error" in js.api("STREAM.UPDATE.A", {"name": "A", "subjects": [LONG]})
-    config = {"filter_subject": LONG}
+    assert "error" in js.api("STREAM.UPDATE.A", {"name": "A", "subjects": [LONG_FILTER]})
+    config = {"filter_subject": LONG_FILTER}
     assert "error" in js.api("CONSUMER.CREATE.A", {"stream_name": "A", "config": config})
 
 
@@ -107,7 +107,7 @@ def poisoned(path: Path, name: str, config: ApiStreamConfig) -> None:
 def test_a_kept_stream_with_such_a_subject_is_offline_and_the_others_work(
     tmp_path: Path, noted_faults: list[BaseException]
 ) -> None:
-    poisoned(tmp_path, "A", ApiStreamConfig(name="A", subjects=["a", LONG]))
+    poisoned(tmp_path, "A", ApiStreamConfig(name="A", subjects=["a", LONG_FILTER]))
     poisoned(tmp_path, "B", ApiStreamConfig(name="B", subjects=["b"]))
     before = {path: path.read_bytes() for path in tmp_path.rglob("meta")}
     store = FileStore(tmp_path)
@@ -156,7 +156,7 @@ def test_a_kept_consumer_that_can_not_be_opened_is_offline_and_its_stream_works(
         assert "error" not in js.api(f"CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
     kept = js.engine.streams["S"].consumers["bad"].store
     meta = json.loads(kept.meta)
-    meta["config"]["filter_subjects"] = ["s.a", "s." + LONG]
+    meta["config"]["filter_subjects"] = ["s.a", "s." + LONG_FILTER]
     kept.save_meta(json.dumps(meta).encode())
     js.engine.close()
     store.close()

@@ -211,7 +211,7 @@ def test_a_stream_may_be_deleted_or_purged_while_it_shrinks() -> None:
 def test_a_wildcard_purge_ends_when_another_client_empties_the_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(purge, "FEW", 0)  # subject by subject
+    monkeypatch.setattr(purge, "MESSAGES_PER_MATCH_MIN", 0)  # subject by subject
     js = filled(EngineHarness())
     answers = ask(js, "STREAM.PURGE.S", {"filter": "S.*", "seq": MANY})
     assert not answers

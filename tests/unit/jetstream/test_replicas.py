@@ -285,7 +285,7 @@ def test_a_follower_stores_everything_while_a_consumer_of_the_leader_failed(
     js.tick()
     js.check()
     assert js.follower("I").log.messages == 0
-    assert commands.HoldMessages in js.kinds("I")
+    assert commands.RetainMessages in js.kinds("I")
 
 
 def pin_clients(js: Followed, timeout_ns: int = 5 * SECOND_NS) -> None:

@@ -18,7 +18,7 @@ from penstock.kernels.wire.dispatch import ClientSink, ServiceSink
 from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE
 from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
-from penstock.kernels.wire.ticks import CROWD_NS, SHORT_NS, TickTrigger
+from penstock.kernels.wire.ticks import CROWD_PERIOD_NS, SHORT_BUDGET_NS, TickTrigger
 from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection
@@ -73,7 +73,7 @@ class Harness:
     budget."""
 
     def __init__(self, kind: str) -> None:
-        self.now_ns = CROWD_NS
+        self.now_ns = CROWD_PERIOD_NS
         self.soon: list[Callable[[], object]] = []
         self.trigger = TickTrigger(self.soon.append, self._end, lambda: self.now_ns)
         self.served: list[bytes] = []
@@ -194,7 +194,7 @@ class Harness:
 
     def _note(self, what: bytes) -> None:
         self.served.append(what)
-        self.now_ns += SHORT_NS // A_PART
+        self.now_ns += SHORT_BUDGET_NS // A_PART
 
     def _end(self) -> None:
         self.trigger.begin()
@@ -203,7 +203,7 @@ class Harness:
 
     def read(self, data: bytes) -> None:
         """The loop reads bytes as they are on the wire; it does so only where reading is not paused."""
-        self._settle_until(lambda: self.raw.reading)
+        self._run_until(lambda: self.raw.reading)
         before = len(self.served)
         self._give(self.protocol, data)
         self.counts.append(len(self.served) - before)
@@ -216,9 +216,9 @@ class Harness:
         self.counts.append(len(self.served) - before)
 
     def settle(self) -> None:
-        self._settle_until(lambda: not self.soon)
+        self._run_until(lambda: not self.soon)
 
-    def _settle_until(self, is_done: Callable[[], bool]) -> None:
+    def _run_until(self, is_done: Callable[[], bool]) -> None:
         for _ in range(10_000):
             if is_done():
                 return
@@ -430,7 +430,7 @@ def test_a_turn_that_raises_at_once_ends_its_connection(
     async def main() -> None:
         harness = Harness(kind)
         harness.settle()
-        monkeypatch.setattr(ServerConnection, "_on_turn", fail)
+        monkeypatch.setattr(ServerConnection, "_run_part", fail)
         harness.read(harness.encode(publishes(100)))
         harness.settle()
         assert harness.connection.close_reason == CloseReason.READ_ERROR

@@ -67,7 +67,7 @@ class FakeConnection:
     def buffer_updated(self, count: int) -> None:
         self.got += self._room[:count]
 
-    def wait_turn(self) -> None:
+    def queue_part(self) -> None:
         self._transport.pause_reading()
         self.is_waiting = True
 

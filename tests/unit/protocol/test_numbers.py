@@ -11,10 +11,10 @@ from penstock.protocol.numbers import natural
 from penstock.routing.imports_exports import wildcard_of
 from tests.support.engine import EngineHarness
 
-LONG = "1" * 5000
+LONG_NUMBER = "1" * 5000
 
 
-@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1_0", "1.0", "²", "١", LONG, "1" * 19])
+@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1_0", "1.0", "²", "١", LONG_NUMBER, "1" * 19])
 def test_what_is_no_number(text: str) -> None:
     assert natural(text) is None
     assert natural(text.encode()) is None
@@ -27,14 +27,14 @@ def test_numbers_keep_their_leading_zeros_out() -> None:
 
 
 def test_a_status_of_thousands_of_digits_is_a_text() -> None:
-    assert headers.status_of(f"NATS/1.0 {LONG}\r\n\r\n".encode()) == (None, LONG)
+    assert headers.status_of(f"NATS/1.0 {LONG_NUMBER}\r\n\r\n".encode()) == (None, LONG_NUMBER)
 
 
 def test_a_wildcard_of_thousands_of_digits_is_none() -> None:
-    assert wildcard_of("$" + LONG) == wildcard_of("{{wildcard(" + LONG + ")}}") == 0
+    assert wildcard_of("$" + LONG_NUMBER) == wildcard_of("{{wildcard(" + LONG_NUMBER + ")}}") == 0
 
 
-@pytest.mark.parametrize("text", [LONG + "h", "1h" * 200, "0." + LONG + "s"])
+@pytest.mark.parametrize("text", [LONG_NUMBER + "h", "1h" * 200, "0." + LONG_NUMBER + "s"])
 def test_a_duration_is_bounded_in_length(text: str) -> None:
     with pytest.raises(MisuseError, match=r"is no duration: \d+ characters"):
         parse_duration(text)
@@ -48,7 +48,7 @@ def test_a_schedule_is_bounded_in_length() -> None:
         schedule_patterns.next_occurrence(f"{'0-59,' * 300} * * * * *", None, 0, 0)
 
 
-@pytest.mark.parametrize("level", [LONG, "²", "1e400"])
+@pytest.mark.parametrize("level", [LONG_NUMBER, "²", "1e400"])
 def test_a_required_api_level_that_is_no_number_is_refused(level: str) -> None:
     js = EngineHarness()
     js.create("S", "s.>", allow_atomic=True)
@@ -61,7 +61,7 @@ def test_a_required_api_level_that_is_no_number_is_refused(level: str) -> None:
     assert js.request("s.1", b"x", batch[:-2] + header[10:])["error"]["err_code"] == 10185
 
 
-@pytest.mark.parametrize("percent", ["²", LONG, LONG + "%"])
+@pytest.mark.parametrize("percent", ["²", LONG_NUMBER, LONG_NUMBER + "%"])
 def test_a_sample_frequency_that_is_no_number_is_refused(percent: str) -> None:
     js = EngineHarness()
     js.create("S", "s.>")

@@ -144,7 +144,7 @@ def test_random_asks_for_numbers_below_its_size_and_says_that_it_does() -> None:
 
 UNKNOWN = "unknown function"
 RANGE = "wildcard index out of range"
-FEW = "not enough arguments passed to the function"
+TOO_FEW_ARGUMENTS = "not enough arguments passed to the function"
 MANY = "too many arguments passed to the function"
 BAD = "function argument is invalid or in the wrong format"
 
@@ -158,10 +158,10 @@ BAD = "function argument is invalid or in the wrong format"
         ("a.*", "{{WILDCARD(1)}}", UNKNOWN),
         ("a.*", "{{wildCard(1)}}", UNKNOWN),
         ("a.*", "{{wildcard(1) x}}", UNKNOWN),
-        ("a.*", "{{wildcard()}}", FEW),
-        ("a.*", "{{random(1,2)}}", FEW),
-        ("a.*", "{{split( )}}", FEW),
-        ("a.*", "{{left(1)}}", FEW),
+        ("a.*", "{{wildcard()}}", TOO_FEW_ARGUMENTS),
+        ("a.*", "{{random(1,2)}}", TOO_FEW_ARGUMENTS),
+        ("a.*", "{{split( )}}", TOO_FEW_ARGUMENTS),
+        ("a.*", "{{left(1)}}", TOO_FEW_ARGUMENTS),
         ("a.*", "{{wildcard(1 , 2)}}", MANY),
         ("a.*", "{{split(1,-,)}}", MANY),
         ("a.*", "{{splitfromleft(1,1,1)}}", MANY),

@@ -292,16 +292,28 @@ def test_the_names_of_tests_use_plain_words() -> None:
     assert found == [], "the comments in wording.toml name plain words"
 
 
+def private_names(source: str) -> Iterator[tuple[int, str]]:
+    """Names of wording.toml that a source uses as identifiers or in section comments, with their lines."""
+    names = WORDING["names"]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME and token.string in names:
+            yield token.start[0], token.string
+        elif token.type == tokenize.COMMENT and token.string.startswith("# --"):
+            yield from ((token.start[0], word) for word in re.findall(r"\w+", token.string) if word in names)
+
+
 def test_no_name_with_a_private_meaning_is_used_again() -> None:
     names = WORDING["names"]
+    example = "FEW = few\n# --- wiring ---\n# wiring\nx = 'FEW'\n"
+    assert list(private_names(example)) == [(1, "FEW"), (2, "wiring")]
     anywhere = re.compile(rf"\b(?:{'|'.join(names)})\b")
     found = [
-        f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}, better {names[token.string]}"
+        f"{path.relative_to(ROOT)}:{line}: {name}, better {names[name]}"
         for path in committed_files()
-        if {"src", "tests"} & set(path.parts) and path.suffix in (".py", ".pyi", ".pyx", ".pxd")
-        if anywhere.search(path.read_text())
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
-        if token.type == tokenize.NAME and token.string in names
+        if path.suffix in (".py", ".pyi", ".pyx", ".pxd")
+        for text in [path.read_text()]
+        if anywhere.search(text)
+        for line, name in private_names(text)
     ]
     assert found == []
 

@@ -43,7 +43,7 @@ class ConsumerSubscriptions:
         self._others: list[Pump] | None = None  # waiting ones without filters; computed on demand
         self._acks = AckSink()
         flow = ServiceSink(self._on_flow_reply)
-        dead_letters = ServiceSink(self._on_letter_answer)
+        dead_letters = ServiceSink(self._on_dead_letter_answer)
         place = f"{domain or '_'}.{short_hash(account)}."
         sinks: tuple[tuple[Sink, str], ...] = (
             (self._acks, "$JS.ACK."),
@@ -114,7 +114,7 @@ class ConsumerSubscriptions:
         if consumer is not None:
             consumer.on_flow_reply(subject, header)
 
-    def _on_letter_answer(
+    def _on_dead_letter_answer(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
         tokens = subject.decode("utf-8", "replace").split(".")

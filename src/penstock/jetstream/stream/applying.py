@@ -128,9 +128,9 @@ def remove_settled(stream: StreamReplica, runs: SettledRuns, now: int) -> int:
     return runs.remove_from(stream.log)
 
 
-def hold_messages(stream: StreamReplica, command: commands.HoldMessages, now: int) -> None:
+def retain_messages(stream: StreamReplica, command: commands.RetainMessages, now: int) -> None:
     """Begins or ends the storing of every message."""
-    stream.hold_messages(command.held)
+    stream.retain_messages(command.retained)
 
 
 def set_consumer(stream: StreamReplica, command: commands.SetConsumer, now: int) -> None:
@@ -176,7 +176,7 @@ APPLIERS: dict[type[Any], Callable[[StreamReplica, Any, int], Any]] = {
     commands.RollUp: roll_up,
     commands.MoveSource: move_source,
     commands.StoreCopies: copies,
-    commands.HoldMessages: hold_messages,
+    commands.RetainMessages: retain_messages,
     SettledRuns: remove_settled,
     commands.SetConsumer: set_consumer,
     commands.DropConsumer: drop_consumer,

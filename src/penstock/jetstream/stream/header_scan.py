@@ -13,11 +13,11 @@ MESSAGE_WORK = 128  # a message is read, in the units of slices.py
 FOUND_WORK = 1024  # one with the header is handled
 SLICE_WORK = SLICE * MESSAGE_WORK
 
-Found = tuple[int, int, bytes]
+HeaderMatch = tuple[int, int, bytes]
 """Sequence, time in ns, and value of the header."""
 
 
-def scan_headers(log: StreamLog, name: str, from_seq: int = 0) -> Iterator[list[Found]]:
+def scan_headers(log: StreamLog, name: str, from_seq: int = 0) -> Iterator[list[HeaderMatch]]:
     """The messages at or after from_seq whose header block has the name, by slices, some of them empty. Those
     that are stored between two slices come as well."""
     seq, wanted = from_seq, name.encode()
@@ -28,6 +28,6 @@ def scan_headers(log: StreamLog, name: str, from_seq: int = 0) -> Iterator[list[
             return
 
 
-def work_of(found: list[Found]) -> int:
+def work_of(found: list[HeaderMatch]) -> int:
     """The work of a slice and of handling what it found."""
     return SLICE_WORK + len(found) * FOUND_WORK

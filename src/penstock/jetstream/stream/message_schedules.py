@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.stream import ttl
-from penstock.jetstream.stream.header_scan import Found, scan_headers, work_of
+from penstock.jetstream.stream.header_scan import HeaderMatch, scan_headers, work_of
 from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes
@@ -329,7 +329,7 @@ class MessageSchedules:
             due = self._past_the_log(message, first.at) if first.repeats else first.at
             self.add(message.subject, seq, max(due, 1))
 
-    def _recover_next(self, found: Found) -> None:
+    def _recover_next(self, found: HeaderMatch) -> None:
         """Continues a schedule after a message that it produced."""
         log = self._log
         seq, _, value = found

@@ -28,7 +28,7 @@ SLICE = 128  # messages scanned
 SLICE_WORK = SLICE * 128  # in the units of slices.py: 0.03 ms
 CONSUMER_WORK = 4096  # cost of updating one consumer
 PENDING_WORK = 32  # for each message that awaits an ack
-FEW = 8  # selective: a wildcard that matches fewer than one in this many messages
+MESSAGES_PER_MATCH_MIN = 8  # a wildcard that matches fewer of the messages is purged subject by subject
 SUBJECTS = 64  # subjects listed at once
 
 RemovePart = Callable[[bytes, int, int, int, int], tuple[int, int]]
@@ -76,7 +76,7 @@ def slices(
     """Removes the matching messages below end_seq except the newest `keep`. Yields after each slice the
     number of messages it removed. remove: removes a part of them."""
     is_wild = has_wildcard(filter_subject.decode("utf-8", "surrogateescape"))
-    if is_wild and not keep and log.count_matching(filter_subject) * FEW < log.messages:
+    if is_wild and not keep and log.count_matching(filter_subject) * MESSAGES_PER_MATCH_MIN < log.messages:
         yield from _by_subject(log, remove, SubjectCounts(log, filter_subject), end_seq)
     else:
         yield from _in_order(log, remove, filter_subject, end_seq, keep)

@@ -159,7 +159,7 @@ class StreamReplica:
         self.offline: dict[str, str] = {}  # consumers that failed or could not be opened, and why
         self.consumer_subscriptions: ConsumerSubscriptions | None = None  # made with the first consumer
         self.interest_state: InterestState | None = None  # only of interest and work-queue streams
-        self.is_holding = False  # see commands.HoldMessages
+        self.retains_all = False  # see commands.RetainMessages
         self.ids = MessageIds(config.duplicate_window)
         self.expiry = retention.Expiry(self.log)
         self.schedules = MessageSchedules(self.log)
@@ -512,7 +512,7 @@ class StreamReplica:
         done: int = self.apply(Expire(work), now)
         return done
 
-    # --- wiring --------------------------------------------------------------------------------
+    # --- subscriptions ---------------------------------------------------------------------------
 
     def subscribe(self, index: SubscriptionIndex) -> None:
         """Subscribes to the stream's subjects, also after an update changed them."""
@@ -538,11 +538,11 @@ class StreamReplica:
         """Whether a message of this subject is stored. An interest stream needs a matching consumer."""
         return self.limits.interest_state is None or self.limits.interest_state.wants(subject)
 
-    def hold_messages(self, held: bool) -> None:
-        """While held, stores every message and removes none by interest: a consumer is missing."""
-        self.is_holding = held
+    def retain_messages(self, retained: bool) -> None:
+        """While retained, stores every message and removes none by interest: a consumer is missing."""
+        self.retains_all = retained
         if self.interest_state is not None:
-            self.interest_state.keep_all(held)
+            self.interest_state.keep_all(retained)
 
     def remove_settled(self, runs: SettledRuns) -> int:
         """Removes messages that no consumer needs any more; returns how many."""
@@ -583,7 +583,7 @@ class StreamReplica:
             self.interest_state = InterestState(
                 self.log, work_queue=self.config.retention is RetentionPolicy.WORKQUEUE
             )
-            self.interest_state.keep_all(self.is_holding)
+            self.interest_state.keep_all(self.retains_all)
             for consumer in self.consumers.values():
                 self.interest_state.add(consumer.pump, consumer.since)
             for name, filters in self.standby.filters().items() if self.standby is not None else ():

@@ -1,17 +1,17 @@
 """Compaction: drops removed messages from closed blocks, and merges small blocks.
 
 A block is rewritten when more than half of its bytes belong to removed messages; clean small neighbours join it.
-Entries are dropped with their records, so links to them are redirected to the next entry of the chain. Notes
+Entries are dropped with their records, so links to them are redirected to the next entry of the chain. Tombstones
 of a rewritten block that other blocks still need (the record of a removed message still exists) are moved
 to the open block.
 
 Ordering for the store: write the open block's new bytes, then replace the old file by the rewritten one, then delete
 the files of the blocks that joined it. A crash in between leaves some of those files; the rewritten block begins
-with a note of the numbers it replaces, so that restore() ignores them.
+with a control record of the numbers it replaces, so that restore() ignores them.
 
 Invariants: every live message keeps its sequence and its bytes; a chain has the same live messages
 before and after.
-Rejected: rewriting a block because half of it are notes (a block of needed notes would be copied forever); its notes
+Rejected: rewriting a block because half of it are tombstones (a block of needed ones would be copied forever); they
 are checked again after enough other blocks have changed.
 """
 from libc.stdint cimport uint32_t, uint64_t
@@ -28,7 +28,7 @@ def compact(StreamLog log not None, size_t most=1):
     """Rewrites up to `most` blocks; see the .pyi."""
     cdef list done = []
     cdef MessageBlock block
-    look_at_notes(log)
+    queue_obsolete_tombstones(log)
     while log.sparse and <size_t>len(done) < most:
         block = <MessageBlock>log.sparse.pop(0)
         block.queued = False
@@ -49,33 +49,33 @@ def rewrite_block(StreamLog log not None, uint64_t number):
     return []
 
 
-cdef bint wasteful(MessageBlock block, bint count_notes) noexcept:
-    """Is more than half of a block unused? Notes count as used unless `count_notes` is set."""
+cdef bint wasteful(MessageBlock block, bint count_tombstones) noexcept:
+    """Is more than half of a block unused? Tombstones count as used unless `count_tombstones` is set."""
     cdef uint64_t used = block.live_bytes
-    if not count_notes:
+    if not count_tombstones:
         used += <uint64_t>len(block.removed) * RECORD_OVERHEAD
     return used * 2 < block.size
 
 
-cdef int look_at_notes(StreamLog log) except -1:
-    """Queues blocks that are mostly obsolete notes. It examines all blocks, so it runs rarely."""
+cdef int queue_obsolete_tombstones(StreamLog log) except -1:
+    """Queues blocks that are mostly obsolete tombstones. It examines all blocks, so it runs rarely."""
     cdef MessageBlock block
-    if log.rewrites - log.notes_checked_at <= <uint64_t>len(log.blocks) // 2:
+    if log.rewrites - log.tombstones_checked_at <= <uint64_t>len(log.blocks) // 2:
         return 0
-    log.notes_checked_at = log.rewrites
+    log.tombstones_checked_at = log.rewrites
     for block in log.blocks:
         if block is log.tail or block.queued or not block.removed or not wasteful(block, True):
             continue
-        needed = sum(note_needed(log, block, low, high) for low, high in block.removed)
+        needed = sum(tombstone_needed(log, block, low, high) for low, high in block.removed)
         if (block.live_bytes + <uint64_t>needed * RECORD_OVERHEAD) * 2 < block.size:
-            block.removed = [pair for pair in block.removed if note_needed(log, block, pair[0], pair[1])]
+            block.removed = [pair for pair in block.removed if tombstone_needed(log, block, pair[0], pair[1])]
             block.queued = True
             log.sparse.append(block)
     return 0
 
 
-cdef bint note_needed(StreamLog log, MessageBlock holder, uint64_t low, uint64_t high) except -1:
-    """Is a record of this removed range still in a block other than the note's own?"""
+cdef bint tombstone_needed(StreamLog log, MessageBlock holder, uint64_t low, uint64_t high) except -1:
+    """Is a record of this removed range still in a block other than the tombstone's own?"""
     cdef size_t i, at
     cdef MessageBlock block
     if high < log.first_seq:
@@ -102,7 +102,7 @@ cdef object rewrite(StreamLog log, MessageBlock block):
     cdef MessageBlock source, made
     cdef uint64_t size = block.live_bytes, replaced = 0
     cdef list gone
-    # Notes that other blocks need are added to the open block, so it is not rewritten; a batch in it is incomplete.
+    # Tombstones that other blocks need go to the open block, so it is not rewritten; a batch in it is incomplete.
     assert block.closed and not log.in_batch
     while low > 0 and joins(log, <MessageBlock>log.blocks[low - 1], block, size):
         low -= 1
@@ -110,7 +110,7 @@ cdef object rewrite(StreamLog log, MessageBlock block):
     while high < <Py_ssize_t>len(log.blocks) and joins(log, <MessageBlock>log.blocks[high], block, size):
         size += (<MessageBlock>log.blocks[high]).size
         high += 1
-    carry_notes(log, block)
+    carry_tombstones(log, block)
     relink(log, block)
     made = MessageBlock((<MessageBlock>log.blocks[low]).number, (<MessageBlock>log.blocks[low]).first_seq)
     for source in log.blocks[low:high]:
@@ -145,11 +145,11 @@ cdef bint joins(StreamLog log, MessageBlock neighbour, MessageBlock block, uint6
     )
 
 
-cdef int carry_notes(StreamLog log, MessageBlock block) except -1:
+cdef int carry_tombstones(StreamLog log, MessageBlock block) except -1:
     cdef uint64_t low, high
     if not log.durable:
         return 0
-    needed = [pair for pair in block.removed if note_needed(log, block, pair[0], pair[1])]
+    needed = [pair for pair in block.removed if tombstone_needed(log, block, pair[0], pair[1])]
     if (needed or block.floor >= log.noted_floor) and log.tail is None:
         log._roll()
     for low, high in needed:

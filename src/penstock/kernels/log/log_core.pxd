@@ -62,7 +62,7 @@ cdef class LogCore:
     cdef set _superseded                    # dropped blocks with messages whose successors aren't written yet
     cdef list sparse                        # closed blocks that may need a rewrite (compaction)
     cdef readonly uint64_t rewrites         # blocks rewritten or dropped
-    cdef uint64_t notes_checked_at          # `rewrites` at the last check of notes
+    cdef uint64_t tombstones_checked_at          # `rewrites` at the last check of notes
     cdef uint64_t next_number
     cdef uint64_t noted_floor
     cdef uint64_t written_floor             # the first sequence when everything was written

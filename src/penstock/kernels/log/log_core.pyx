@@ -102,7 +102,7 @@ cdef class LogCore:
             block.reserve(self.block_size)
         if self.durable:
             # Not the current floor: messages below it may have been replaced by others in later blocks,
-            # or in a block that was dropped unwritten. flush_notes() writes it after all of them.
+            # or in a block that was dropped unwritten. flush_tombstones() writes it after all of them.
             block.note(KIND_FLOOR, self.written_floor, self.last_seq, self.last_ts)
             self.noted_floor = self.written_floor
         if self.tail is not None:

@@ -157,7 +157,7 @@ class StreamLog(LogCore):
 
     # --- for the store
     def block_list(self) -> list[MessageBlock]: ...
-    def flush_notes(self) -> bool:
+    def flush_tombstones(self) -> bool:
         """Notes removals in the open block; call before unwritten(). Were there any?"""
 
     def unwritten(self) -> list[MessageBlock]:

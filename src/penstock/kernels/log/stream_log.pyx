@@ -20,7 +20,7 @@ cdef enum:
     WARM_MAX = 2                    # closed blocks that keep their own copy after they are on disk
     BATCH_SIZE_MAX = 0x40000000     # a batch is in one block, whose offsets have 31 bits
     ALL = 0xFFFFFFFFFFFFFFFF
-    NOTES_MAX = 32768               # of removed messages in a block: adding them to its index takes 10 ms
+    TOMBSTONES_MAX = 32768               # of removed messages in a block: adding them to its index takes 10 ms
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
 BATCH_BYTES_MAX = BATCH_SIZE_MAX
@@ -457,7 +457,7 @@ cdef class StreamLog(LogCore):
     def block_list(self):
         return list(self.blocks)
 
-    def flush_notes(self):
+    def flush_tombstones(self):
         """Writes notes of removals to the open block, so that the next write includes them."""
         cdef size_t i
         cdef uint64_t low, high
@@ -465,7 +465,7 @@ cdef class StreamLog(LogCore):
             return False
         # Recovery reads the bytes after a batch's note as its messages, so a note between them would break it.
         assert not self.in_batch
-        if self.tail is None or self.tail.size > self.block_size or len(self.tail.removed) > NOTES_MAX:
+        if self.tail is None or self.tail.size > self.block_size or len(self.tail.removed) > TOMBSTONES_MAX:
             self._roll()                # (notes alone may fill a block too)
         self._join_ranges()
         for i in range(self.range_count):

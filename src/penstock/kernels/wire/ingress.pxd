@@ -40,7 +40,7 @@ cdef class Ingress:
     # None = no time limit, or callable(): a part is over, the rest waits; call go_on() in the next iteration
     cdef public object on_wait
     cdef readonly bint waiting          # for go_on()
-    cdef public bint held               # paused: input waits until go_on() is called with this cleared
+    cdef public bint paused             # input waits until go_on() is called with this cleared
     # State of the current part: its budget is used up; it has none; nothing has been done in it.
     cdef bint spent, unbounded, fresh
     cdef bint is_plain                  # it has only routed publishes so far, to few receivers without Python code
@@ -62,7 +62,7 @@ cdef class Ingress:
     cdef bint yields(self) except -1
     cdef int read_on(self) except -1
     cdef bint note_weight(self, LoopBudget budget, size_t n, uint64_t messages, bint full) except -1
-    cdef int unlooked_max(self) noexcept
+    cdef int unchecked_max(self) noexcept
     cdef bint is_over(self) except -1
     cdef int publish_frame(self, const Frame* f, Lookup* lookup) except -1
     cdef bint is_allowed(self, const Message* m) except -1

@@ -24,7 +24,7 @@ class Ingress:
     is_broken -- such a read has failed.
     on_wait -- callable(): the budget is used up, and the input waits for go_on() in a later iteration of the
     loop; None = no time limit. waiting -- input waits for go_on().
-    held -- while True, input is not processed.
+    paused -- while True, input is not processed.
     on_traced -- callable(subject, reply, header, payload) -> number of receivers: routes publishes whose
     headers request a trace; with trace_parent, `traceparent` does. None = they are routed like others.
     active -- has read something since it was set False. read_bytes -- of the last read.
@@ -45,7 +45,7 @@ class Ingress:
     is_direct: bool
     socket: int
     on_wait: Callable[[], object] | None
-    held: bool
+    paused: bool
     active: bool
     @property
     def waiting(self) -> bool: ...

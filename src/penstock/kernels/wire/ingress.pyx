@@ -25,7 +25,8 @@ from penstock.kernels.wire.dispatch cimport (
 from penstock.kernels.wire.frames cimport ERROR_MALFORMED, OP_HPUB, OP_NEED_MORE, OP_PUB, FrameParser, to_python
 from penstock.kernels.wire.sinks cimport Message
 from penstock.kernels.wire.ticks cimport (
-    CROWD, HEAVY, LIGHT, READ_CROWDED, READ_CROWDED_SMALL, SHORT, SMALL_MESSAGE, LoopBudget, TickTrigger,
+    CROWD_PERIOD_NS, CROWDED_READ_BYTES, CROWDED_SMALL_READ_BYTES, HEAVY_PERIOD_NS, LIGHT_READ_NS, SHORT_BUDGET_NS,
+    SMALL_MESSAGE_BYTES, LoopBudget, TickTrigger,
 )
 
 from penstock.faults import describe as describe_fault, note as note_fault
@@ -50,9 +51,9 @@ cdef enum:
     ALLOWED_MAX = 1024              # cached decisions of publish_check
     AHEAD = 32                      # publishes whose lookups are prefetched together
     TAKEN_MAX = 32                  # deliveries between two reads of the clock
-    UNLOOKED_MAX = 128              # publishes between two reads of the clock in a long part: each costs half a publish
+    UNCHECKED_MAX = 128             # publishes between two reads of the clock in a long part: each costs half a publish
     LIGHT_BYTES = 16 << 10          # a larger read makes a connection heavy
-    FEW = 4                         # publishes of one read, of up to SMALL_MESSAGE bytes together
+    SMALL_READ_PUBLISHES_MAX = 4    # of one read, of up to SMALL_MESSAGE_BYTES together
     DEST_LEN = 16
     PARENT_LEN = 12
 
@@ -162,7 +163,7 @@ cdef class Ingress:
         self.active = True
         self.read_bytes = n
         self.filled = <size_t>n == parser.offered
-        if self.waiting or self.held:
+        if self.waiting or self.paused:
             return
         if self.fills_parts and self.yields():
             self.waiting = True
@@ -174,14 +175,14 @@ cdef class Ingress:
         """Processes the next part of the waiting input; `waiting` says whether some is left."""
         self.waiting = False
         self.used = 0
-        if not self.sink.closed and not self.held:
+        if not self.sink.closed and not self.paused:
             self.work_on(self.parser.end - self.parser.start, False)
             self.read_on()
 
     def finish(self):
         """Processes all input without regard to the budget: the connection is not served again."""
         self.waiting = False
-        if not self.sink.closed and not self.held:
+        if not self.sink.closed and not self.paused:
             self.unbounded = True
             try:
                 self.work()
@@ -221,7 +222,7 @@ cdef class Ingress:
             if reading:
                 trigger.abandon_read()
             budget.end()
-        if self.spent and self.on_wait is not None and not self.sink.closed and not self.held:
+        if self.spent and self.on_wait is not None and not self.sink.closed and not self.paused:
             if full or self.parser.start != self.parser.end:
                 self.waiting = True
                 self.on_wait()
@@ -243,7 +244,7 @@ cdef class Ingress:
         """
         cdef FrameParser parser = self.parser
         cdef long long n
-        if self.socket < 0 or self.waiting or self.held or self.sink.closed or not self.filled:
+        if self.socket < 0 or self.waiting or self.paused or self.sink.closed or not self.filled:
             return 0
         if not self.fills_parts or self.trigger is None or self.on_wait is None:
             return 0
@@ -266,31 +267,33 @@ cdef class Ingress:
         """Is the connection one with little to do, that should be answered soon, or one with much?"""
         cdef uint64_t taken = 0
         cdef bint crowded = budget.began < budget.crowded_until
+        cdef bint is_small
         # A few small publishes take no time that matters here, and reading the clock as long as a publish.
-        if not self.is_plain or messages > FEW or n > SMALL_MESSAGE:
+        if not self.is_plain or messages > SMALL_READ_PUBLISHES_MAX or n > SMALL_MESSAGE_BYTES:
             taken = budget.taken()
         if messages:
             self.sink.active_ns = budget.began
-        self.fills_parts = taken > SHORT // 2 or self.spent or self.filled
-        if taken > LIGHT or self.spent or full or self.filled or n > LIGHT_BYTES:
-            self.heavy_until = budget.began + HEAVY
-            budget.busy_until = budget.began + CROWD
+        self.fills_parts = taken > SHORT_BUDGET_NS // 2 or self.spent or self.filled
+        if taken > LIGHT_READ_NS or self.spent or full or self.filled or n > LIGHT_BYTES:
+            self.heavy_until = budget.began + HEAVY_PERIOD_NS
+            budget.busy_until = budget.began + CROWD_PERIOD_NS
         # The kernel's copy of a read makes others wait too, and takes longer than a part when it fills the buffer.
         if not crowded or budget.began >= self.heavy_until:
             self.parser.view_max = 0
         else:
             messages = messages if messages else 1
-            self.parser.view_max = READ_CROWDED_SMALL if n < messages * SMALL_MESSAGE else READ_CROWDED
+            is_small = n < messages * SMALL_MESSAGE_BYTES
+            self.parser.view_max = CROWDED_SMALL_READ_BYTES if is_small else CROWDED_READ_BYTES
         if budget.began >= self.heavy_until:
             budget.note_light()
             return True
         return False
 
-    cdef int unlooked_max(self) noexcept:
+    cdef int unchecked_max(self) noexcept:
         """How many publishes to route between two reads of the clock."""
         if self.trigger is None or self.trigger.budget.short or self.mapper is not None:    # (which may call Python)
             return AHEAD
-        return UNLOOKED_MAX
+        return UNCHECKED_MAX
 
     cdef bint is_over(self) except -1:
         """Is the budget of this part used up?"""
@@ -342,18 +345,18 @@ cdef class Ingress:
         cdef Lookup lookups[AHEAD]
         cdef int count
         cdef int op = OP_PUB
-        cdef int most = self.unlooked_max()
+        cdef int most = self.unchecked_max()
         # Each part processes at least one frame, so that it makes progress. After a control frame it reads the clock.
-        cdef int unlooked = 0 if self.fresh else most
+        cdef int unchecked = 0 if self.fresh else most
         self.fresh = False
         while not self.sink.closed:
-            if unlooked >= most and op == OP_PUB:   # at the end of the input the clock does not matter
+            if unchecked >= most and op == OP_PUB:   # at the end of the input the clock does not matter
                 if self.is_over():
                     break
-                unlooked = 0
+                unchecked = 0
             count = self.take_ahead(ahead, lookups, &op)
             if count:
-                unlooked += count
+                unchecked += count
                 self.publish_ahead(ahead, lookups, count)
                 if self.sink.closed or self.spent:
                     break

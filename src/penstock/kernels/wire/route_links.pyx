@@ -43,7 +43,7 @@ from penstock.faults import note as note_fault
 
 cdef enum:
     LINE_SLACK = 64             # verb, blanks, sizes, line ends of a frame
-    TURN_MESSAGES = 32          # messages and lines of interest between two reads of the clock
+    CLOCK_CHECK_MESSAGES = 32   # messages and lines of interest between two reads of the clock
     INTEREST_FACTOR = 2         # interest may exceed pending_max this many times before the connection ends
 
 cdef bytes NO_WORD = b""
@@ -556,13 +556,13 @@ cdef class RouteIngress(Ingress):
     cdef int run(self) except -1:
         cdef RouteFrame* f = &self.route_frame
         cdef int op
-        cdef int unlooked = 0 if self.fresh else TURN_MESSAGES
+        cdef int unchecked = 0 if self.fresh else CLOCK_CHECK_MESSAGES
         self.fresh = False
         while not self.sink.closed:
-            if unlooked >= TURN_MESSAGES:
+            if unchecked >= CLOCK_CHECK_MESSAGES:
                 if self.is_over():
                     break
-                unlooked = 0
+                unchecked = 0
             op = self.frames.next_route(f)
             if op == OP_NEED_MORE:
                 return op
@@ -576,9 +576,9 @@ cdef class RouteIngress(Ingress):
                 return op
             try:
                 if op == ROUTE_MSG:
-                    unlooked += 1 + self.take_message(f)
+                    unchecked += 1 + self.take_message(f)
                 else:
-                    unlooked += 1
+                    unchecked += 1
                     self.take_interest(f)
             except Exception as error:
                 note_fault("frame of a route", error)

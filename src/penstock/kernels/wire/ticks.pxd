@@ -25,17 +25,16 @@ cdef extern from *:
     uint64_t monotonic_ns() noexcept nogil
 
 
-# ns
-cdef enum:
-    SHORT = 25_000
-    LONG = 2_000_000
-    LIGHT = 50_000                  # the work of one read of a connection with little to do, at most
-    HEAVY = 50_000_000              # a connection that had much to do counts as one with much to do
-    CROWD = 10_000_000              # after a connection with little to do was active
-# bytes, of a read of a connection with much to do in a crowd
-    READ_CROWDED = 32 << 10
-    READ_CROWDED_SMALL = 16 << 10   # when it sends messages of less than SMALL_MESSAGE bytes
-    SMALL_MESSAGE = 1 << 10
+cpdef enum:
+    SHORT_BUDGET_NS = 25_000
+    LONG_BUDGET_NS = 2_000_000
+    LIGHT_READ_NS = 50_000              # the work of one read of a connection with little to do, at most
+    HEAVY_PERIOD_NS = 50_000_000        # how long a connection that had much to do counts as one with much to do
+    CROWD_PERIOD_NS = 10_000_000        # how long the loop is crowded after one with little to do was active
+    # A read of a connection with much to do in a crowd; the second when it sends messages of less than the third.
+    CROWDED_READ_BYTES = 32 << 10
+    CROWDED_SMALL_READ_BYTES = 16 << 10
+    SMALL_MESSAGE_BYTES = 1 << 10
 
 cdef class LoopBudget:
     cdef object call_soon
@@ -44,7 +43,7 @@ cdef class LoopBudget:
     cdef bint scheduled             # call_soon(run_queue) was called
     cdef bint in_queue              # run_queue() runs
     cdef uint64_t began, until      # of the current part, ns
-    cdef bint short                 # the current budget is SHORT
+    cdef bint short                 # the current budget is the short one
     cdef uint64_t crowded_until
     cdef uint64_t busy_until        # connections with much to do were active
     cdef unsigned int depth         # nested parts: the part of a layer contains those of its connection

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from penstock.kernels.wire.sinks import DirtyList
 
-SHORT_NS: int
-LONG_NS: int
-CROWD_NS: int
-HEAVY_NS: int
-CROWDED_READ: int
-CROWDED_SMALL_READ: int
+SHORT_BUDGET_NS: int
+LONG_BUDGET_NS: int
+CROWD_PERIOD_NS: int
+HEAVY_PERIOD_NS: int
+CROWDED_READ_BYTES: int
+CROWDED_SMALL_READ_BYTES: int
 
 class LoopBudget:
     """How long the loop works for connections with much to do before all others are served.
@@ -25,7 +25,7 @@ class LoopBudget:
     ) -> None: ...
     @property
     def crowded(self) -> bool:
-        """Was a connection with little to do active within CROWD_NS?"""
+        """Was a connection with little to do active within CROWD_PERIOD_NS?"""
 
     @property
     def waiting(self) -> int:

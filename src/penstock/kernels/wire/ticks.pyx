@@ -10,16 +10,17 @@ of an iteration and are served in FIFO order. The budget is time, and not a coun
 costs from a tenth of a microsecond (a publish without subscribers) to milliseconds (a request), and the same
 publish costs more with every subscriber.
 
-There are two budgets. SHORT applies while connections with little to do were active within CROWD: their answers
-wait for the parts of the others, mostly twice (request and reply). LONG applies otherwise: each part has a fixed
-cost of some microseconds (the loop's iteration, pausing and resuming the socket), and long parts make batches, writes
-and runs of acks large. Connections that all have much to do need throughput more than short answer times, so
-they use long parts among themselves too. CROWD is short because every connection begins with little to do: with
+There are two budgets. The short one applies while connections with little to do were active within CROWD_PERIOD_NS:
+their answers wait for the parts of the others, mostly twice (request and reply). The long one applies otherwise: each
+part has a fixed cost of some microseconds (the loop's iteration, pausing and resuming the socket), and long parts make
+batches, writes and runs of acks large. Connections that all have much to do need throughput more than short answer
+times, so they use long parts among themselves too. The period is short because every connection begins with little to
+do: with
 50 ms, clients that subscribe and then flood lost a tenth of their fan-out for the requests they began with. Who
 asks less often than every 10 ms waits for one long part at most.
 
 The budget covers the read as well. The kernel copies 128 KiB in 50 microseconds, twice a short part, so in a
-crowd a connection with much to do is given room for READ_CROWDED bytes, and for READ_CROWDED_SMALL when its
+crowd a connection with much to do is given room for CROWDED_READ_BYTES, and for CROWDED_SMALL_READ_BYTES when its
 messages are small. Measured beside a flood of 128-byte publishes: with 32 KiB the bystander's median round trip
 fell from 0.36 to 0.24 ms and the flood's rate by a seventh; with 16 KiB to 0.21 ms, and the rate by another 5 %.
 Between such parts the ingress reads the socket itself: the event loop would need three system calls to read again
@@ -48,8 +49,8 @@ for acks gets some while the rest is processed, and the input is still in the ca
 is counted in bytes plus a constant per message, because two thousand small messages are much work in few bytes.
 While connections with little to do are active (`LoopBudget`), the limit is a quarter: work that is applied
 together delays them as much as work that is read together. The output of a read of such a connection is sent
-immediately, ahead of the work of others that wait or were active within CROWD: the next iteration of the loop would
-read their sockets first.
+immediately, ahead of the work of others that wait or were active within CROWD_PERIOD_NS: the next iteration of the
+loop would read their sockets first.
 
 Invariants: the end is scheduled at most once at a time; an end of tick follows every mark and every schedule();
 sinks marked while the engines run are flushed by that same tick and schedule none.
@@ -69,14 +70,6 @@ from penstock.faults import contain, note
 
 # --- budget
 
-SHORT_NS = SHORT
-LONG_NS = LONG
-CROWD_NS = CROWD
-HEAVY_NS = HEAVY
-CROWDED_READ = READ_CROWDED
-CROWDED_SMALL_READ = READ_CROWDED_SMALL
-
-
 cdef class LoopBudget:
     """See the module docstring."""
 
@@ -95,7 +88,7 @@ cdef class LoopBudget:
             self.began = self.now()
             if not self.in_queue:       # all queued parts of an iteration share one budget
                 self.short = self.began < self.crowded_until
-                most = SHORT if self.short else LONG
+                most = SHORT_BUDGET_NS if self.short else LONG_BUDGET_NS
                 self.until = self.began + (most - used if used < most else 0)
         return 0
 
@@ -110,7 +103,7 @@ cdef class LoopBudget:
         return 0
 
     cdef int note_light(self) except -1:
-        self.crowded_until = self.began + CROWD
+        self.crowded_until = self.began + CROWD_PERIOD_NS
         return 0
 
     cdef bint is_crowded(self) except -1:
@@ -140,7 +133,7 @@ cdef class LoopBudget:
         self.scheduled = False
         self.in_queue = True
         self.short = now < self.crowded_until
-        self.until = now + (SHORT if self.short else LONG)
+        self.until = now + (SHORT_BUDGET_NS if self.short else LONG_BUDGET_NS)
         try:
             while left:
                 left -= 1
@@ -169,16 +162,11 @@ cdef class LoopBudget:
 
 # --- ticks
 
-cdef enum:
-    GRANT = 32
-    MUCH = 1 << 20
-    MUCH_CROWDED = 1 << 18
-    WORK_A_MESSAGE = 1536
-
-AT_ONCE_MAX = GRANT
-WORK_MAX = MUCH
-WORK_MAX_CROWDED = MUCH_CROWDED
-MESSAGE_WORK = WORK_A_MESSAGE
+cpdef enum:
+    AT_ONCE_MAX = 32
+    WORK_MAX = 1 << 20
+    WORK_MAX_CROWDED = 1 << 18
+    MESSAGE_WORK = 1536
 
 
 cdef class TickTrigger:
@@ -217,9 +205,9 @@ cdef class TickTrigger:
             self.call_soon(self.end)
         if self.scheduled:
             self.reads += 1
-            self.work += n + messages * WORK_A_MESSAGE
-            if self.engines_due and self.work >= MUCH_CROWDED and (
-                self.work >= MUCH or self.budget.is_crowded()
+            self.work += n + messages * MESSAGE_WORK
+            if self.engines_due and self.work >= WORK_MAX_CROWDED and (
+                self.work >= WORK_MAX or self.budget.is_crowded()
             ):
                 self.early = True
                 self.end()
@@ -255,7 +243,7 @@ cdef class TickTrigger:
             self.early = False
         else:
             if self.scheduled and self.reads:
-                self.at_once = GRANT if self.reads == 1 else 0
+                self.at_once = AT_ONCE_MAX if self.reads == 1 else 0
             self.scheduled = False
             self.reads = 0
         self.engines_due = False

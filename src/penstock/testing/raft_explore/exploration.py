@@ -372,7 +372,7 @@ class Exploration:
         if spent.compactions < group.compactions and facts.applied > facts.base:
             yield ("compact",), spent._replace(compactions=spent.compactions + 1)
 
-    # --- what must hold
+    # --- invariants
 
     def _after(
         self, state: GlobalState, at: int, action: Input, result: LocalResult, spent: Budget

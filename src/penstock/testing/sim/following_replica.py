@@ -61,7 +61,7 @@ class FollowingReplica:
         self._copy_remembered()
         for one, same in zip(self._leader.sources.states, self.stream.sources.states, strict=True):
             same.place(one.seq, one.ident)
-        self.stream.hold_messages(self._leader.is_holding)
+        self.stream.retain_messages(self._leader.retains_all)
         for name, consumer in self._leader.consumers.items():
             assert not consumer.state.has_changes, f"consumer {name} changed before the first command"
             self._set_consumer(name, encode(consumer.meta))
@@ -178,7 +178,7 @@ def state_of(stream: StreamReplica) -> dict[str, Any]:
         ),
         "rest": stream.rest.encode() if stream.rest is not None else None,
         "behind": stream.timers.is_behind,
-        "holding": stream.is_holding,
+        "retains_all": stream.retains_all,
         "sources": [(one.index_name, one.ident, one.seq) for one in stream.sources.states],
     }
 

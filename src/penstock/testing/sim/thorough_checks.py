@@ -33,4 +33,4 @@ def check_all(sim: Simulator) -> None:
         info = json.loads(encode(consumer.info(sim.now)))
         consumer_record.check(consumer, sim.streams[stream], info)
         if consumer not in sim.engine.pending.lagging and consumer.stream.durability.failure is None:
-            consumer_record.kept_floor = consumer_record.floor
+            consumer_record.durable_floor = consumer_record.floor
