@@ -48,15 +48,15 @@ SyncEnd = Callable[[StoreWriteError | None], object]
 class CommitPorts:
     """What LocalCommit uses of its engine.
 
-    clock: ns since the epoch. wake: requests the end of a tick. blocked:
-    called when a stream is blocked by a sync (True), and when that ends. committed: a background sync of the
-    stream ended, well or not; it may acknowledge and deliver. recovered: a stream can be written again.
-    stream_failed: work on a stream raised.
+    clock: ns since the epoch. wake: requests the end of a tick. bound_input: limits what waits for a stream;
+    called when a sync blocks it, and when that ends. committed: a background sync of the stream ended, well
+    or not; it may acknowledge and deliver. recovered: a stream can be written again. stream_failed: work on a
+    stream raised.
     """
 
     clock: Callable[[], int]
     wake: Callable[[], None]
-    blocked: Callable[[StreamReplica, bool], None]
+    bound_input: Callable[[StreamReplica], None]
     committed: Callable[[StreamReplica], None]
     recovered: Callable[[StreamReplica], None]
     stream_failed: Callable[[Exception, StreamReplica], None]
@@ -214,6 +214,7 @@ class LocalCommit:
     def _failed(self, stream: StreamReplica, error: StoreWriteError) -> None:
         log.error("stream %s cannot be written, its publishes are rejected: %s", stream.name, error)
         stream.write_failed(str(error))
+        self._ports.bound_input(stream)  # the failure ended a sync, if one was in flight
         self._failing[stream.name] = stream
         self.retry_later()
 
@@ -235,11 +236,11 @@ class LocalCommit:
                 self._ports.wake()  # before what may raise: the next tick runs the requests that waited
             if error is None:
                 stream.durability.sync_ended()
+                self._ports.bound_input(stream)
             elif starting:
                 failed.append(error)
             else:
                 self._failed(stream, error)
-            self._ports.blocked(stream, False)
             if not starting:
                 self._committed(stream)
 
@@ -247,7 +248,7 @@ class LocalCommit:
         # Note it at once: what raises from here on sets the stream aside, and drop() removes it again.
         recovered = stream.durability.sync_started()
         self.in_flight.add(stream)
-        self._ports.blocked(stream, True)
+        self._ports.bound_input(stream)
         self._starting = True
         try:
             start(partial(faults.contain, done, partial(self._sync_lost, stream)))

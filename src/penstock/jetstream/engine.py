@@ -287,7 +287,7 @@ class JetStreamEngine:
         return CommitPorts(
             clock=self.clock,
             wake=self._wake,
-            blocked=self._input_blocked,
+            bound_input=self._bound_input,
             committed=self._committed,
             recovered=self._write_recovered,
             stream_failed=self._stream_failed,
@@ -417,7 +417,7 @@ class JetStreamEngine:
             allowance=self.allowance,
             commands=self._commands,
         )
-        self.overflow.bound(stream, self.config, is_syncing=False)
+        self.overflow.bound(stream, self.config)
         return stream
 
     def _adopt(self, store: StreamStore) -> Generator[int, None, StreamReplica]:
@@ -429,10 +429,8 @@ class JetStreamEngine:
 
     # --- calls of parts that are constructed later ---------------------------------------------
 
-    def _input_blocked(self, stream: StreamReplica, is_blocked: bool) -> None:
-        """Bounds what waits for a stream that applies nothing for now."""
-        is_blocked = is_blocked or stream.durability.is_rolling_up
-        self.overflow.bound(stream, self.config, is_syncing=is_blocked)
+    def _bound_input(self, stream: StreamReplica) -> None:
+        self.overflow.bound(stream, self.config)
 
     def _committed(self, stream: StreamReplica) -> None:
         self.tick.committed(stream)

@@ -31,7 +31,6 @@ from penstock.jetstream.deadlines import Deadlines
 from penstock.jetstream.external import ExternalReader
 from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.sourcing_ports import SourcingPorts
-from penstock.jetstream.stream.source_config import start_ns
 from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.protocol import error_codes as codes
@@ -108,10 +107,7 @@ class LocalReader:
     def _begin(self, origin: StreamReplica) -> None:
         self._origin = origin
         self.source_state.begin(origin.identity)
-        before = first_wanted(self.source_state, self.stream, origin) - 1
-        self._before = self._looked = before
-        if self.source_state.is_mirror and before > self.stream.log.last_seq:
-            self.source_state.batch.place(before)
+        self._before = self._looked = self.source_state.begin_after(origin.log)
 
     def deadline(self) -> int | None:
         return None
@@ -154,12 +150,9 @@ class LocalReader:
             return
         if self._consumer is None or self._consumer.closed or self._consumer.stream is not origin:
             try:
-                start_seq = (
-                    self._before + 1 if not self.source_state.seq else first_ever(self.source_state, origin)
-                )
-                self._consumer = source_consumer.make(
-                    self._ports, origin, self.stream, self.source_state, start_seq, now
-                )
+                state = self.source_state
+                start_seq = state.first_ever(origin.log) if state.seq else self._before + 1
+                self._consumer = source_consumer.make(self._ports, origin, self.stream, state, start_seq, now)
             except StoreError as error:
                 log.error(
                     "stream %s: its consumer of %s cannot be stored: %s", self.stream.name, origin.name, error
@@ -167,27 +160,6 @@ class LocalReader:
                 return
         if self.stream.durability.is_durable:
             source_consumer.settle(self._consumer, self.source_state, now)
-
-
-def first_wanted(source_state: SourceState, stream: StreamReplica, origin: StreamReplica) -> int:
-    """The origin's sequence at which a source starts or continues."""
-    source, first = source_state.source, max(origin.log.first_seq, 1)
-    if source_state.seq:
-        return max(source_state.seq + 1, first)
-    if source.opt_start_seq:
-        return max(source.opt_start_seq, first)
-    since = start_ns(source)
-    if not since:
-        return first
-    if not source_state.is_mirror:
-        since = max(since, stream.log.last_ts)  # older messages were already removed here
-    return min(max(origin.log.seq_at_time(since), first), origin.log.last_seq + 1)
-
-
-def first_ever(source_state: SourceState, origin: StreamReplica) -> int:
-    """The origin's sequence at which the configuration starts a source."""
-    since = start_ns(source_state.source)
-    return origin.log.seq_at_time(since) if since else max(source_state.source.opt_start_seq, 1)
 
 
 class Sourcing:

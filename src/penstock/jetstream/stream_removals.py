@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.jetstream")
 
 T = TypeVar("T")
 
-NOTED_REMOVALS = 8192  # messages that slices remove before a tick writes their notes: 1.5 ms at most
+NOTED_REMOVALS = 8192  # messages that slices remove before a tick writes their tombstones: 1.5 ms at most
 
 
 class StreamRemovals:
@@ -55,7 +55,7 @@ class StreamRemovals:
     def run(self, stream: StreamReplica, steps: Generator[int, None, T]) -> Generator[int, None, T]:
         """The slices of a request that works on the messages of a stream; returns what they return.
 
-        Notes of removed messages are written while it goes on: those of a million take a tenth of a second.
+        Tombstones are written while it goes on: those of a million messages take a tenth of a second.
         After a crash, what was removed so far is gone.
 
         Raises JetStreamApiError 10059 when the stream is deleted meanwhile.
@@ -76,13 +76,12 @@ class StreamRemovals:
                     raise codes.STREAM_NOT_FOUND.exception(stream=stream.name)
 
     def roll_up(self, stream: StreamReplica) -> None:
-        """Holds the stream until slices have removed what its roll-ups replace."""
-        stream.durability.rollup_started()
+        """Blocks the stream until slices have removed what its roll-ups replace."""
         try:
-            stream.keep_rollups()
+            stream.begin_rollups()
         except StoreError as error:  # after a crash, some of the replaced messages may be there again
             log.error("stream %s: its roll-ups can not be recorded: %s", stream.name, error)
-        self._overflow.bound(stream, self._config(), is_syncing=True)
+        self._overflow.bound(stream, self._config())
         self._slices.add(self._roll_up(stream))
 
     def _roll_up(self, stream: StreamReplica) -> Generator[int, None, None]:
@@ -94,7 +93,7 @@ class StreamRemovals:
         self._end_rollups(stream)
 
     def _end_rollups(self, stream: StreamReplica) -> None:
-        self._overflow.bound(stream, self._config(), is_syncing=stream.durability.is_syncing)
+        self._overflow.bound(stream, self._config())
         self._deferrals.release(stream)
 
     def finish_rollups(self, apply: Callable[[], None]) -> None:

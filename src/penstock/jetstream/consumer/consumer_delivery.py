@@ -418,5 +418,5 @@ class ConsumerDelivery:
 
 
 def _record_pin(stream: StreamReplica, name: str, pin: bytes, now: int) -> int:
-    stream.apply(PinConsumer(name, pin.decode()), now)
-    return stream.now
+    pinned_at: int = stream.apply(PinConsumer(name, pin.decode()), now)
+    return pinned_at

@@ -149,10 +149,11 @@ def drop_consumer(stream: StreamReplica, command: commands.DropConsumer, now: in
             stream.interest_state.forget(command.name)
 
 
-def pin_consumer(stream: StreamReplica, command: commands.PinConsumer, now: int) -> None:
-    """Begins or ends the pin of a standby state."""
+def pin_consumer(stream: StreamReplica, command: commands.PinConsumer, now: int) -> int:
+    """Begins or ends the pin of a standby state; returns since when (ns) it counts."""
     if stream.standby is not None:
         stream.standby.pin_consumer(command.name, command.pin, now)
+    return now
 
 
 def progress_consumer(stream: StreamReplica, command: commands.ProgressConsumer, now: int) -> None:

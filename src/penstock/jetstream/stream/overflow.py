@@ -44,10 +44,14 @@ class Overflow:
         self.full = DirtyList(wake)  # streams that rejected publishes
         self._warned_ns = 0
 
-    def bound(self, stream: StreamReplica, config: EngineConfig, *, is_syncing: bool) -> None:
-        """Sets the limits of a stream; is_syncing: nothing is applied until its sync or its roll-ups end."""
+    def bound(self, stream: StreamReplica, config: EngineConfig) -> None:
+        """Sets the limits of a stream. Call when a sync or a roll-up starts or ends."""
+        durability = stream.durability
+        # Nothing is applied until they end. A finished roll-up blocks the stream until the next tick, which
+        # applies everything that waits, so the limits end here.
+        is_blocked = durability.is_syncing or (durability.is_rolling_up and bool(stream.rollups.unfinished))
         msgs, size = config.buffered_msgs_max, config.buffered_bytes_max
-        msgs_max = (NO_LIMIT if msgs < 0 else msgs or MSGS_MAX) if is_syncing or msgs or size else 0
+        msgs_max = (NO_LIMIT if msgs < 0 else msgs or MSGS_MAX) if is_blocked or msgs or size else 0
         stream.sink.limit(msgs_max, NO_LIMIT if size < 0 else size or BYTES_MAX)
 
     def answer(self, index: SubscriptionIndex, now: int) -> None:

@@ -19,7 +19,7 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.commands import MoveSource, StoreCopies
 from penstock.jetstream.limits import HEADER_MAX
 from penstock.jetstream.stream import counter, publish_checks
-from penstock.jetstream.stream.source_config import filters_of, header_line, index_name, mapper_of
+from penstock.jetstream.stream.source_config import filters_of, header_line, index_name, mapper_of, start_ns
 from penstock.kernels.ingest.copying import CopyBatch, apply_mirrored, apply_sourced
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers
@@ -27,6 +27,7 @@ from penstock.protocol.api import ApiError, StreamSource
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
+    from penstock.kernels.log.stream_log import StreamLog
 
 _PURGE = b"purge"
 
@@ -67,6 +68,32 @@ class SourceState:
         if not self.is_mirror and ident != self.ident:
             self.move_to(0 if ident and self.ident else self._seq, ident)
         self.batch = CopyBatch(None if self.is_mirror else header_line(self.source, self.ident))
+
+    def begin_after(self, origin: StreamLog) -> int:
+        """The sequence of a local origin after which to read. A mirror whose origin starts later continues
+        behind the gap."""
+        before = self._first_wanted(origin) - 1
+        if self.is_mirror and before > self._stream.log.last_seq:
+            self.batch.place(before)
+        return before
+
+    def _first_wanted(self, origin: StreamLog) -> int:
+        first = max(origin.first_seq, 1)
+        if self.seq:
+            return max(self.seq + 1, first)
+        if self.source.opt_start_seq:
+            return max(self.source.opt_start_seq, first)
+        since = start_ns(self.source)
+        if not since:
+            return first
+        if not self.is_mirror:
+            since = max(since, self._stream.log.last_ts)  # older messages were already removed here
+        return min(max(origin.seq_at_time(since), first), origin.last_seq + 1)
+
+    def first_ever(self, origin: StreamLog) -> int:
+        """The sequence of a local origin at which the configuration starts the source."""
+        since = start_ns(self.source)
+        return origin.seq_at_time(since) if since else max(self.source.opt_start_seq, 1)
 
     def move_to(self, seq: int, ident: str) -> None:
         """Continues at another position: the origin is not the one that was read."""

@@ -483,10 +483,11 @@ class StreamReplica:
 
     # --- time ----------------------------------------------------------------------------------
 
-    def keep_rollups(self) -> None:
-        """Records roll-ups that a crash may interrupt or undo: those of copies and schedules would not be
-        repeated. The record stays until an update or other roll-ups replace it: finishing roll-ups twice is
-        harmless. Raises StoreError."""
+    def begin_rollups(self) -> None:
+        """Blocks the stream until its roll-ups are done, and records them for a crash that would undo
+        some: those of copies and schedules are not repeated. The record stays until an update or other
+        roll-ups replace it: to finish roll-ups twice is harmless. Raises StoreError, after blocking."""
+        self.durability.rollup_started()
         self.save_meta(self.config)
 
     def save_meta(self, config: ApiStreamConfig) -> None:
