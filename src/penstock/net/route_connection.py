@@ -68,9 +68,7 @@ class RouteConnection(ServerConnection):
         self.flush()
         self._mode, self._reader = mode, S2Reader()
         self._put_raw(transport, IDENTIFIER)
-        # Neither side may use the socket past the compression: the parser would get compressed bytes.
-        self._sink.socket = self._ingress.socket = self._plain_socket = -1
-        self._ingress.is_direct = False
+        self._leave_socket()
         self._scratch = bytearray(READ_BYTES)
         self.get_buffer = self._get_scratch
         self.buffer_updated = self._decompress

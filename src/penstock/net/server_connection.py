@@ -132,8 +132,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def use(self, transport: asyncio.Transport) -> None:
         """Reads and writes through this transport from now on: a layer below it was removed or put there."""
         self._transport = transport
-        self._sink.socket = self._ingress.socket = self._plain_socket = -1
-        self._ingress.is_direct = False
+        self._leave_socket()
         self._go_straight_to_socket(transport)
 
     @property
@@ -247,7 +246,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._stalled = False
         if self._grace is not None:
             self._grace.cancel()
-        self._sink.socket = self._ingress.socket = self._plain_socket = -1
+        self._leave_socket()
         self._transport = None
         reason = CloseReason.CLIENT_CLOSED if exc is None else CloseReason.READ_ERROR
         if self.close_reason is None and self._ingress.waiting:
@@ -338,6 +337,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         if sock is not None and not isinstance(transport, Layer):
             self._plain_socket = self._ingress.socket = sock.fileno()
             self._ingress.is_direct = True
+
+    def _leave_socket(self) -> None:
+        """Ends the direct use of the socket: it is closed, or its bytes are no longer those of the protocol.
+
+        Both kernels must forget it. The ingress would otherwise give the parser compressed or encrypted bytes
+        as soon as the connection is busy, and the sink would send ahead of what a layer has to encode.
+        """
+        self._sink.socket = self._ingress.socket = self._plain_socket = -1
+        self._ingress.is_direct = False
 
     def _on_fed_slow(self) -> None:
         if self._watch.flush_all():
