@@ -129,7 +129,7 @@ def test_a_seed_is_found_in_a_file_with_other_lines_and_never_shown(acme: Identi
     assert isinstance(pair, KeyPair)
     assert public_of(pair.seed) == public_of(pair.public) == pair.public
     with pytest.raises(IdentityError) as caught:
-        read_key(pair.seed[:-1] + "A")
+        read_key(pair.seed[:20] + ("B" if pair.seed[20] == "A" else "A") + pair.seed[21:])
     assert pair.seed[5:20] not in str(caught.value)
     with pytest.raises(IdentityError, match="no seed"):
         read_key("nothing")
