@@ -40,18 +40,24 @@ class Ran(NamedTuple):
 class CommandShell:
     """Runs commands with a home directory of its own. server: URL for `--server`, "" for commands without.
 
-    words: options that stand behind every command.
+    words: options that stand behind every command. variables: of the environment.
     """
 
-    def __init__(self, home: Path, server: str = "", words: tuple[str, ...] = ()) -> None:
+    def __init__(self, home: Path, server: str = "", words: tuple[str, ...] = (), **variables: str) -> None:
         self.home = home
+        self.variables = variables
         self._words = (*(("--server", server) if server else ()), *words)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the commands: those of this process, with another home and without NATS's own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("NATS_", "XDG_"))}
-        return kept | {"HOME": str(self.home), "NO_COLOR": "1"}
+        # The official command line takes the home directory from the system, not from $HOME.
+        folders = {
+            "XDG_CONFIG_HOME": str(self.home / ".config"),
+            "XDG_DATA_HOME": str(self.home / ".local/share"),
+        }
+        return kept | folders | {"HOME": str(self.home), "NO_COLOR": "1"} | self.variables
 
     def run(self, *words: str, stdin: bytes = b"") -> Ran:
         """Run a command in this process."""

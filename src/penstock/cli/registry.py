@@ -65,6 +65,13 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
         extras=("cli", "server"),
         takes_words=True,
     ),
+    RegisteredCommand(
+        "context",
+        "Manage contexts: named settings of connections",
+        "penstock.cli.context_commands:CONTEXT",
+        TOOLS,
+        aliases=("ctx",),
+    ),
     RegisteredCommand("kv", "Work with key-value buckets", "penstock.cli.kv_commands:KV", STREAMS),
     RegisteredCommand(
         "object", "Work with object stores", "penstock.cli.object_commands:OBJECT", STREAMS, aliases=("obj",)

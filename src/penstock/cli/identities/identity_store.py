@@ -16,7 +16,6 @@ replaced as a whole, so that no reader sees half of it. A key is never overwritt
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from penstock.cli.private_files import make_private_directory, write_private
 from penstock.errors import MisuseError, PenstockError
 from penstock.protocol.claims import AccountClaims, OperatorClaims, UserClaims
 from penstock.protocol.jwt import (
@@ -89,10 +89,10 @@ class IdentityStore:
         """Create or replace an operator's token."""
         folder = self._stores / check_identity_name(name, "operator")
         mark = {"managed": False, "name": name, "kind": "operator", "version": STORE_VERSION}
-        _make_directory(folder / "accounts")
+        make_private_directory(folder / "accounts")
         if not (folder / ".nsc").exists():
-            write_secret(folder / ".nsc", msgspec.json.encode(mark).decode())
-        write_secret(folder / f"{name}.jwt", token)
+            write_private(folder / ".nsc", msgspec.json.encode(mark).decode())
+        write_private(folder / f"{name}.jwt", token)
 
     # --- accounts ------------------------------------------------------------------------------
 
@@ -112,8 +112,7 @@ class IdentityStore:
     def save_account(self, operator: str, name: str, token: str) -> None:
         """Create or replace an account's token."""
         folder = self._account(operator, name)
-        _make_directory(folder)
-        write_secret(folder / f"{name}.jwt", token)
+        write_private(folder / f"{name}.jwt", token)
 
     def remove_account(self, operator: str, name: str) -> None:
         """Remove an account with its users, and their keys. Raises IdentityError."""
@@ -150,8 +149,7 @@ class IdentityStore:
     def save_user(self, operator: str, account: str, name: str, token: str) -> None:
         """Create or replace a user's token."""
         path = self._user(operator, account, name)
-        _make_directory(path.parent)
-        write_secret(path, token)
+        write_private(path, token)
 
     def remove_user(self, operator: str, account: str, name: str) -> None:
         """Remove a user with its key and credentials file. Raises IdentityError."""
@@ -189,9 +187,9 @@ class IdentityStore:
     def save_key(self, pair: KeyPair) -> None:
         """Store a new key's seed."""
         path = self.key_path(pair.public)
-        _make_directory(path.parent)
+        make_private_directory(path.parent)
         if not path.exists():
-            write_secret(path, pair.seed)
+            write_private(path, pair.seed)
 
     def credentials_path(self, operator: str, account: str, user: str) -> Path:
         """Where the official tools keep a user's credentials file."""
@@ -207,24 +205,6 @@ def check_identity_name(name: str, what: str) -> str:
     if not name or name.strip() != name or name in (".", "..") or set(name) & {"/", "\\", "\0"}:
         raise IdentityError(f"{name!r} cannot name an {what}: it is the name of a file as well")
     return name
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, replacing an earlier one as a whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _make_directory(path: Path) -> None:
-    missing = [one for one in (path, *path.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
 
 
 def _read_token(path: Path) -> str:
