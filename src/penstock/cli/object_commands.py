@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -342,10 +343,10 @@ async def get(run: CommandRun) -> None:
         found = await store.info(name)
         if target.exists():
             run.confirm(f"Replace existing target file {target.resolve()}?", force=values.flag("force"))
-        started = js.session.loop.time()
+        started = time.perf_counter()
         with run.output.progress(name, found.size, shown=values.value("progress")) as bar:
             written = await store.get_to_file(name, target, progress=_Counted(bar))
-        took_s = js.session.loop.time() - started
+        took_s = time.perf_counter() - started
     if run.output.as_json:
         run.output.json({"object": info_json(written), "file": str(target.resolve()), "seconds": took_s})
         return

@@ -66,6 +66,13 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
         takes_words=True,
     ),
     RegisteredCommand(
+        "server",
+        "Examine servers and give them commands",
+        "penstock.cli.server_commands:SERVER",
+        SERVERS,
+        aliases=("srv",),
+    ),
+    RegisteredCommand(
         "context",
         "Manage contexts: named settings of connections",
         "penstock.cli.context_commands:CONTEXT",

@@ -11,6 +11,7 @@ Coroutines do not wait for the server unless documented: publishing costs about 
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
@@ -207,9 +208,9 @@ class Client(keywords.NatsPyNames):
 
         timeout: as for `flush`, which says what it raises.
         """
-        started = self.loop.time()
+        started = time.perf_counter()  # uvloop's own clock has milliseconds
         await self.flush(timeout)
-        return self.loop.time() - started
+        return time.perf_counter() - started
 
     # --- the connection ------------------------------------------------------------------------
 

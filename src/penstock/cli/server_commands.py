@@ -1,0 +1,148 @@
+"""`penstock server`: what servers say of themselves over the system account, and commands to them."""
+
+from __future__ import annotations
+
+from penstock.cli.bucket_options import FORCE
+from penstock.cli.framework.command_run import CommandFailed, CommandRun
+from penstock.cli.framework.command_table import Argument, CommandGroup, Option
+from penstock.cli.framework.value_texts import duration_text
+from penstock.cli.reports.server_tables import SERVER_KEYS, page_sections, server_table
+from penstock.cli.reports.system_requests import ask_server, ask_servers
+from penstock.cli.server_check_commands import CHECK
+from penstock.cli.server_report_commands import REPORT
+from penstock.cli.server_request_commands import REQUEST
+from penstock.cli.server_selection import (
+    ANY_SERVER,
+    EXPECT,
+    REVERSE,
+    answer_json,
+    print_done,
+    print_table,
+    server_id,
+    sort_option,
+)
+from penstock.protocol.api import SuccessResponse
+
+SERVER = CommandGroup("server", "Examine servers and give them commands.", aliases=("srv",))
+for group in (REPORT, CHECK, REQUEST):
+    SERVER.add(group)
+
+
+@SERVER.command(
+    "list",
+    "List all servers with their load.",
+    arguments=(EXPECT,),
+    options=(sort_option(tuple(SERVER_KEYS), "rtt"), REVERSE),
+    aliases=("ls",),
+)
+async def list_all(run: CommandRun) -> None:
+    """List servers."""
+    async with run.connect() as client:
+        answers = await ask_servers(
+            client, timeout_s=run.settings.timeout_s, expect=run.values.number("expect")
+        )
+    if run.output.as_json:
+        run.output.json([answer_json(answer) for answer in answers])
+        return
+    print_table(run, server_table(answers, sort=run.values.text("sort"), reverse=run.values.flag("reverse")))
+
+
+@SERVER.command(
+    "ping",
+    "Measure the round-trip time to all servers.",
+    arguments=(EXPECT,),
+    options=(Option(names=("--id",), convert=bool, help="Show ids of servers"),),
+)
+async def ping(run: CommandRun) -> None:
+    """Print each server that answers, and a summary. Fails if fewer than expected answer."""
+    expect = run.values.number("expect")
+    async with run.connect() as client:
+        answers = await ask_servers(client, timeout_s=run.settings.timeout_s, expect=expect)
+    if run.output.as_json:
+        run.output.json([
+            {"server": answer.server_name, "id": answer.server.get("id"), "rtt_s": answer.rtt_s}
+            for answer in answers
+        ])  # fmt: skip
+    else:
+        for answer in answers:
+            prefix = f"{answer.server.get('id')} " if run.values.flag("id") else ""
+            run.output.line(f"{prefix}{answer.server_name:<60} rtt={duration_text(answer.rtt_s)}")
+        times = [answer.rtt_s for answer in answers]
+        low, high = duration_text(min(times)), duration_text(max(times))
+        average = duration_text(sum(times) / len(times))
+        run.output.line("\n---- ping statistics ----")
+        run.output.line(f"{len(times)} replies max: {high} min: {low} avg: {average}")
+    if len(answers) < expect:
+        raise CommandFailed(f"{len(answers)} servers answered, {expect} were expected")
+
+
+@SERVER.command("info", "Show a server.", arguments=(ANY_SERVER,), aliases=("i",))
+async def info(run: CommandRun) -> None:
+    """Show the VARZ page of a server."""
+    async with run.connect() as client:
+        target = await server_id(client, run)
+        answer = await ask_server(client, target, "VARZ", timeout_s=run.settings.timeout_s)
+    if run.output.as_json:
+        run.output.json(answer.data)
+        return
+    title = f"Server information for {answer.server_name} ({answer.server.get('id')})"
+    run.output.sections(title, page_sections(answer.data))
+
+
+@SERVER.command("reload", "Make a server reload its configuration.", arguments=(ANY_SERVER,))
+async def reload(run: CommandRun) -> None:
+    """Reload a server's configuration."""
+    async with run.connect() as client:
+        target = await server_id(client, run)
+        answer = await ask_server(client, target, "RELOAD", timeout_s=run.settings.timeout_s)
+    if run.output.as_json:
+        run.output.json(answer.page)
+    else:
+        run.output.line(f"Server {answer.server_name} reloaded its configuration")
+
+
+# --- cluster ---------------------------------------------------------------------------------------
+
+CLUSTER = SERVER.group("cluster", "Manage the servers of a JetStream cluster.", aliases=("raft", "r"))
+
+
+@CLUSTER.command(
+    "step-down",
+    "Elect another leader of the group that manages JetStream.",
+    options=(
+        Option(names=("--cluster",), metavar="NAME", help="The leader should be in this cluster"),
+        Option(names=("--tags",), repeated=True, commas=True, metavar="TAG",
+               help="The leader should have these tags"),
+        Option(names=("--host",), metavar="NAME", help="The leader should be this server"),
+        FORCE,
+    ),
+    aliases=("stepdown", "sd", "elect", "down", "d"),
+)  # fmt: skip
+async def step_down(run: CommandRun) -> None:
+    """Let the leader step down. A user of the system account may."""
+    values = run.values
+    placement = {"cluster": values.text("cluster"), "tags": values.texts("tags"),
+                 "preferred": values.text("host")}  # fmt: skip
+    wanted = {key: value for key, value in placement.items() if value}
+    run.confirm("Let the leader of the JetStream cluster step down?", force=values.flag("force"))
+    async with run.jetstream() as js:
+        await js.call(SuccessResponse, "META.LEADER.STEPDOWN", {"placement": wanted} if wanted else None)
+    print_done(run, {"success": True}, "The leader stepped down; the servers elect another")
+
+
+@CLUSTER.command(
+    "peer-remove",
+    "Remove a server from a JetStream cluster for good.",
+    arguments=(Argument(name="name", help="Name or id of the server"),),
+    options=(FORCE,),
+    aliases=("rm", "pr"),
+    details="Replicas on that server are created elsewhere. The server must not come back under this name.",
+)
+async def peer_remove(run: CommandRun) -> None:
+    """Remove a server from the group that manages JetStream."""
+    name = run.values.text("name")
+    question = f"Remove server {name} from the JetStream cluster for good?"
+    run.confirm(question, force=run.values.flag("force"))
+    async with run.jetstream() as js:
+        await js.call(SuccessResponse, "SERVER.REMOVE", {"peer": name, "peer_id": ""})
+    print_done(run, {"success": True, "peer": name}, f"Removed server {name}")
