@@ -44,6 +44,7 @@ DIAL_DELAY_MAX_S = 30.0
 DIAL_LATER_S = 30.0
 DIAL_LATER_MAX = 20
 DEDICATED_AFTER_S = 2.0
+INTRODUCE_AFTER_S = 5.0  # longer than two servers that join together take until they are registered everywhere
 RECONNECT_DELAY_S = 1.0
 RECONNECT_JITTER_S = 0.1
 
@@ -83,6 +84,7 @@ class Mesh:
         self._pools: dict[str, list[RouteLink | None]] = {}
         self._dedicated: dict[str, dict[str, RouteLink]] = {name: {} for name in settings.pinned_accounts}
         self._links: dict[RouteLink, None] = {}  # all, registered or not
+        self._newcomers: dict[str, None] = {}  # peers of the last INTRODUCE_AFTER_S; in order, for simulated runs
         self._is_closing = False
         self.rules = ports.rules()
         self.interest = ClusterInterest(
@@ -450,10 +452,27 @@ class Mesh:
         if len(self._pools) > 1:
             self._forward(link, info)
         self._ports.peer_changed(info.server_id, is_here=True)
+        self._newcomers[info.server_id] = None
+        self._ports.call_later(INTRODUCE_AFTER_S, lambda: self._introduce_late(info.server_id))
         if link.did_solicit and not link.is_poolless:
             self._ports.call_later(DEDICATED_AFTER_S, lambda: self._dial_dedicated(info.server_id))
         if info.connect_urls or info.ws_connect_urls or info.leafnode_urls:
             self._ports.urls_changed()
+
+    def _introduce_late(self, remote_id: str) -> None:
+        """Tells a peer about those that came at about the same time.
+
+        Of two servers that join through different members, each may be forwarded before its forwarder knows of
+        the other, so that nobody introduces them. (The official server does not, so they stay apart.)
+        """
+        self._newcomers.pop(remote_id, None)
+        link = self._first(remote_id)
+        if self._is_closing or link is None:
+            return
+        for other_id in self._newcomers:
+            other = self._first(other_id)
+            if other is not None and other.remote is not None:
+                link.send(msgspec.structs.replace(other.remote, nonce="", gossip_mode=GOSSIP_DEFAULT).line())
 
     def _dial_dedicated(self, remote_id: str) -> None:
         """Dials the dedicated links that are missing to a peer that this server dialled.
