@@ -39,7 +39,7 @@ def resets_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def resets_in_two_steps(patch: pytest.MonkeyPatch) -> None:
-    """Where a reset begins is stored before the rest of it."""
+    """Where a reset begins is stored before the rest of it, and a restart believes it whatever the position."""
     reset = ConsumerReplica.reset
 
     def in_two(consumer: ConsumerReplica, seq: int, now: int) -> int:
@@ -49,6 +49,7 @@ def resets_in_two_steps(patch: pytest.MonkeyPatch) -> None:
         return reset(consumer, seq, now)
 
     patch.setattr(ConsumerReplica, "reset", in_two)
+    patch.setattr(ConsumerReplica, "_begin_within_position", lambda consumer: consumer.meta)
 
 
 def resets_that_follow_the_end(patch: pytest.MonkeyPatch) -> None:

@@ -463,7 +463,7 @@ class Mesh:
         """Tells a peer about those that came at about the same time.
 
         Of two servers that join through different members, each may be forwarded before its forwarder knows of
-        the other, so that nobody introduces them. (The official server does not, so they stay apart.)
+        the other, so neither hears of the other. (The official server does not, so they stay apart.)
         """
         self._newcomers.pop(remote_id, None)
         link = self._first(remote_id)

@@ -732,8 +732,11 @@ class Simulator:
         if record is None:
             return  # of one that was created in this tick
         if record.key in self.in_flight:
+            # Number 1 may also be the first one before the reset.
+            consumer = self.engine.streams[record.stream].consumers[record.name]
+            has_reset = consumer.state.resets > record.resets
             self.configure(record)
-            if record.is_resetting and about.consumer_seq == 1:
+            if record.is_resetting and about.consumer_seq == 1 and has_reset:
                 record = self.start_over(record)
         check_committed(about.stream, about.stream_seq, "delivered", self._committed(about.stream))
         self._catch_up(self.streams[about.stream], about.stream_seq)
