@@ -30,7 +30,8 @@ def test_a_seed_passes(seed: int) -> None:
 # Members that stayed apart, or without a dedicated link: gossip lost with its link, its dialler restarted, or
 # one came while two others were apart, or two came together through different members.
 @pytest.mark.parametrize(
-    "seed", [1082, 1140, 500023, 500126, 500306, 500344, 500345, 500377, 98600163, 98600894, 98601882, 98612738]
+    "seed",
+    [1082, 1140, 500023, 500126, 500306, 500344, 500345, 500377, 98600163, 98600894, 98601882, 98612738],
 )
 def test_a_seed_that_failed_once_passes(seed: int) -> None:
     assert run_cluster_seed(seed).what == ""

@@ -44,7 +44,9 @@ DIAL_DELAY_MAX_S = 30.0
 DIAL_LATER_S = 30.0
 DIAL_LATER_MAX = 20
 DEDICATED_AFTER_S = 2.0
-INTRODUCE_AFTER_S = 5.0  # longer than two servers that join together take until they are registered everywhere
+INTRODUCE_AFTER_S = (
+    5.0  # longer than two servers that join together take until they are registered everywhere
+)
 RECONNECT_DELAY_S = 1.0
 RECONNECT_JITTER_S = 0.1
 
@@ -84,7 +86,9 @@ class Mesh:
         self._pools: dict[str, list[RouteLink | None]] = {}
         self._dedicated: dict[str, dict[str, RouteLink]] = {name: {} for name in settings.pinned_accounts}
         self._links: dict[RouteLink, None] = {}  # all, registered or not
-        self._newcomers: dict[str, None] = {}  # peers of the last INTRODUCE_AFTER_S; in order, for simulated runs
+        self._newcomers: dict[
+            str, None
+        ] = {}  # peers of the last INTRODUCE_AFTER_S; in order, for simulated runs
         self._is_closing = False
         self.rules = ports.rules()
         self.interest = ClusterInterest(

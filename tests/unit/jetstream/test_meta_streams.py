@@ -316,7 +316,7 @@ def test_a_stream_moves_off_a_named_server() -> None:
     assert error_of(group.apply(move)) == 10040
     other = group.stream("S").target[0]
     assert error_of(group.apply(commands.MoveStream("$G", "S", rules, other, (), TICKET))) == 10124
-    assert error_of(group.apply(commands.MoveStream("$G", "S", rules, "nobody", (), TICKET))) == 10044
+    assert error_of(group.apply(commands.MoveStream("$G", "S", rules, "none", (), TICKET))) == 10044
 
 
 def test_a_stream_moves_to_another_cluster_when_its_own_has_no_server_left() -> None:

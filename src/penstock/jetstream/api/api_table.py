@@ -143,6 +143,10 @@ class ApiTable:
         self._by_verbs = {tuple(endpoint.verbs.split(".")): endpoint for endpoint in endpoints}
         self._longest = max(len(verbs) for verbs in self._by_verbs)
 
+    def verbs(self) -> set[str]:
+        """The verbs of all endpoints."""
+        return {".".join(verbs) for verbs in self._by_verbs}
+
     def find(self, tokens: list[str]) -> tuple[Endpoint, list[str]] | None:
         """Finds the endpoint with the longest matching verbs; returns it with the remaining tokens, or
         None."""

@@ -10,6 +10,10 @@ and the servers never differ.
 - `meta_commands`: what changes the state, and its encoding; `meta_effects`: what follows outside of it.
 - `meta_machine`: applies commands. `stream_assigning`, `consumer_assigning` and `peer_assigning` decide them;
   `regrouping`: other servers for a stream that exists.
+- `meta_requests`: from API requests to commands. `request_routing`: which server answers a request.
+- `desired_state`: what a server should have, and what it does about the difference; `membership_steps`: how
+  the leader of a group changes its members.
+- `cluster_infos`, `cluster_advisories`: what clients and monitoring see of it.
 
 Terms: a *peer* is a server of the cluster, its id the hash of its name. A *group* replicates one stream
 with its consumers. An *incarnation* is the index of the command that created a stream or consumer: one that

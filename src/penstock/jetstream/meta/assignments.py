@@ -60,13 +60,15 @@ class PeerRecord(Struct, frozen=True, array_like=True):
 
 class GroupAssignment(Struct, frozen=True, array_like=True):
     """Which servers replicate a stream. preferred: who stands for election first in a new group, or "".
-    settled_at: index, in the group's log, of the membership that its leader reported last."""
+    settled_at: index, in the group's log, of the membership that its leader reported last. founders: the
+    members (PeerRecord.member) that begin it: a server that has lost its disk since is none of them."""
 
     name: str
     cluster: str
     peers: tuple[str, ...]
     preferred: str = ""
     settled_at: int = 0
+    founders: tuple[str, ...] = ()
 
 
 class GroupOrigin(Struct, frozen=True, array_like=True):
@@ -101,7 +103,8 @@ class StreamAssignment(Struct, frozen=True, array_like=True):
 
     created: ns. incarnation: index of the command that created it. group: its members, as its leader reported
     them last. desired: the change that is in progress. leaving: servers that had it and have not confirmed
-    that their files are gone. version: index of the last command that changed it.
+    that their files are gone. version: index of the last command that changed it. adopted:
+    cluster id and incarnation under which its only server stored it before, for a stream that was adopted.
     """
 
     account: str
@@ -113,6 +116,7 @@ class StreamAssignment(Struct, frozen=True, array_like=True):
     desired: DesiredGroup | None = None
     leaving: tuple[str, ...] = ()
     version: int = 0
+    adopted: tuple[str, int] | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

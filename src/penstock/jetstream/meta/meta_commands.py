@@ -271,6 +271,19 @@ class ConfirmRemoved(Struct, frozen=True, array_like=True):
     incarnations: Annotated[tuple[Index, ...], Meta(max_length=10_000)]
 
 
+class AdoptStream(Struct, frozen=True, array_like=True):
+    """Takes a stream that a server has stored into the cluster, such as one from before there was a cluster.
+    peer: its only server. cluster_id, incarnation: as it stored them."""
+
+    account: str
+    config: ApiStreamConfig
+    created: Index
+    peer: str
+    cluster_id: str
+    incarnation: Index
+    ticket: Ticket = b""
+
+
 MetaCommand = (
     FoundCluster
     | SetPeer
@@ -293,6 +306,7 @@ MetaCommand = (
     | PeerGone
     | PurgeAccount
     | ConfirmRemoved
+    | AdoptStream
 )
 
 # kind -> (version, type). A number is never used again for anything else.
@@ -318,6 +332,7 @@ META_KINDS: dict[int, tuple[int, type[Any]]] = {
     19: (1, PeerGone),
     20: (1, PurgeAccount),
     21: (1, ConfirmRemoved),
+    22: (1, AdoptStream),
 }
 
 _HEAD = struct.Struct("<BBq")

@@ -34,6 +34,7 @@ _HANDLERS: dict[type[Any], Callable[[MetaTables, Any], of_streams.Outcome]] = {
     commands.SetPeer: of_peers.set_peer,
     commands.ObservePeers: of_peers.observe_peers,
     commands.CreateStream: of_streams.create_stream,
+    commands.AdoptStream: of_streams.adopt_stream,
     commands.UpdateStream: of_streams.update_stream,
     commands.MoveStream: of_streams.move_stream,
     commands.CancelMove: of_streams.cancel_move,

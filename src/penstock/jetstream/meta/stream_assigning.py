@@ -20,6 +20,7 @@ from penstock.jetstream.meta.assignments import (
 )
 from penstock.jetstream.meta.meta_commands import (
     AccountRules,
+    AdoptStream,
     CancelMove,
     ChoosePeers,
     CreateStream,
@@ -73,6 +74,8 @@ def create_stream(tables: MetaTables, command: CreateStream) -> Outcome:
     check_limits(tables, command.account, config, command.rules, None)
     salt = tail_of(tables)
     keep = (command.on,) if command.on else ()
+    if command.on and command.on not in tables.peers:
+        raise codes.CLUSTER_SERVER_NOT_MEMBER.exception()
     wish = regrouping.wish_for(tables, config, command.placement, salt, keep=keep)
     offers = tables.offers(config.storage)
     placed = place(wish, offers)
@@ -84,8 +87,51 @@ def create_stream(tables: MetaTables, command: CreateStream) -> Outcome:
         config=config,
         created=tables.now,
         incarnation=tables.applied,
-        group=GroupAssignment(name, placed.cluster, placed.peers, command.on or preferred),
+        group=GroupAssignment(
+            name,
+            placed.cluster,
+            placed.peers,
+            command.on or preferred,
+            founders=_founders(tables, placed.peers),
+        ),
         version=tables.applied,
+    )
+    return stream_outcome(stream, AssetAction.CREATED, command.ticket)
+
+
+def _founders(tables: MetaTables, peers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(tables.peers[peer].member for peer in peers)
+
+
+def adopt_stream(tables: MetaTables, command: AdoptStream) -> Outcome:
+    """A stream with one server, whatever its configuration says; it may be scaled then. The account's limits
+    do not apply: it exists.
+
+    Raises JetStreamApiError 10044 for an unknown server, 10058 when the cluster has a stream of that name,
+    10065 for subjects of another stream.
+    """
+    record = tables.peers.get(command.peer)
+    if record is None:
+        raise codes.CLUSTER_SERVER_NOT_MEMBER.exception()
+    config = structs.replace(command.config, num_replicas=1)
+    stored = (command.cluster_id, command.incarnation)
+    present = tables.find_stream(command.account, config.name)
+    if present is not None:
+        if present.adopted == stored and command.peer in present.hosts:
+            return stream_outcome(present, AssetAction.PRESENT, command.ticket, MetaChanges())
+        raise codes.STREAM_NAME_EXIST.exception(stream=config.name)
+    _check_overlap(tables, command.account, config)
+    name = group_name("S", 1, config.storage, tail_of(tables))
+    peers = (record.peer,)
+    stream = StreamAssignment(
+        account=command.account,
+        name=config.name,
+        config=config,
+        created=command.created,
+        incarnation=tables.applied,
+        group=GroupAssignment(name, record.cluster, peers, record.peer, founders=_founders(tables, peers)),
+        version=tables.applied,
+        adopted=stored,
     )
     return stream_outcome(stream, AssetAction.CREATED, command.ticket)
 
