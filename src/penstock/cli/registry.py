@@ -93,12 +93,42 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
     RegisteredCommand(
         "pub",
         "Publish a message or each line of an input, also as an atomic or fast batch",
-        "penstock.cli.pub:pub",
+        "penstock.cli.messaging.pub:PUB",
         MESSAGING,
         aliases=("publish",),
-        takes_words=True,
     ),
-    RegisteredCommand("rtt", "Measure the round-trip time to servers", "penstock.cli.rtt:RTT", MESSAGING),
+    RegisteredCommand(
+        "sub",
+        "Print messages as they come, from subjects or from a stream",
+        "penstock.cli.messaging.subscribing:SUB",
+        MESSAGING,
+        aliases=("subscribe",),
+    ),
+    RegisteredCommand(
+        "req",
+        "Send a request and print the reply",
+        "penstock.cli.messaging.requesting:REQ",
+        MESSAGING,
+        aliases=("request",),
+    ),
+    RegisteredCommand("reply", "Answer requests", "penstock.cli.messaging.replying:REPLY", MESSAGING),
+    RegisteredCommand(
+        "rtt", "Measure the round-trip time to servers", "penstock.cli.messaging.rtt:RTT", MESSAGING
+    ),
+    RegisteredCommand(
+        "stream",
+        "Manage streams and look at their messages",
+        "penstock.cli.streams:STREAM",
+        STREAMS,
+        aliases=("str", "st", "ms", "s"),
+    ),
+    RegisteredCommand(
+        "consumer",
+        "Manage consumers and get their messages",
+        "penstock.cli.consumers:CONSUMER",
+        STREAMS,
+        aliases=("con", "obs", "c"),
+    ),
     RegisteredCommand(
         "pipeline",
         "Archive, replay and examine streams with Spark",

@@ -107,7 +107,9 @@ class CommandOutput:
         from rich.table import Table
         from rich.text import Text
 
-        made = Table(title=title or None, box=box.ROUNDED, title_style="bold")
+        if title:
+            self.line(self._styled(title))
+        made = Table(box=box.ROUNDED)
         right = {name.strip() for name in numbers.split(",")}
         for name in columns:
             made.add_column(Text(name), justify="right" if name in right else "left", overflow="fold")

@@ -2,7 +2,7 @@
 anywhere.
 
 `--name value`, `--name=value`, `-n value`, `-nvalue`, flags together (`-fq`), `--no-name` where a flag can be
-negated, `--` before words that are no options. A negative number is a value. Nothing is abbreviated: a script
+negated, `--` before words that are no options. What begins with a dash and a digit is a value. Nothing is abbreviated: a script
 would break with the next option.
 """
 
@@ -21,7 +21,7 @@ from penstock.errors import MisuseError
 Ask = Callable[[Argument], str | None]
 """Asks the user for a missing argument; None without a terminal."""
 
-_NEGATIVE = re.compile(r"-\d+(\.\d+)?")
+_NEGATIVE = re.compile(r"-\d.*", re.DOTALL)
 _TRUE, _FALSE = ("1", "t", "true", "yes", "on"), ("0", "f", "false", "no", "off")
 
 
@@ -55,6 +55,13 @@ def parse_command(
         values.setdefault(option.key, _missing(option))
     _bind(command, positions, values, given, ask)
     return CommandValues(values, frozenset(given))
+
+
+def converted(option: Option, text: str) -> Any:
+    """The value of an option as it is in `CommandValues`, from one text. Raises UsageError."""
+    values: dict[str, Any] = {}
+    _put(option, option.names[0], text, values)
+    return values[option.key]
 
 
 def _missing(option: Option) -> Any:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.framework.cli_connection import CONNECTION_OPTIONS, ConnectionSettings, resolve
 from penstock.cli.framework.cli_output import OUTPUT_OPTIONS, CommandOutput
 from penstock.cli.framework.command_help import command_help
-from penstock.cli.framework.command_parser import UsageError, parse_command
+from penstock.cli.framework.command_parser import UsageError, converted, parse_command
 from penstock.cli.framework.command_table import Argument, Command, Option
 from penstock.cli.framework.command_values import CommandValues
 from penstock.errors import ConfigError, MisuseError, NoServersError, PenstockError
@@ -118,6 +118,23 @@ class CommandRun:
         if ask_text(f"{question} [y/N] ").lower() not in ("y", "yes"):
             raise CommandFailed("not done, as you said")
 
+    def ask_options(self, options: Iterable[Option], questions: Mapping[str, tuple[str, str]]) -> None:
+        """Ask for options that were not given, and add the answers to `values`.
+
+        questions: text and default by the option's name, in the order in which they are asked.
+        """
+        known = {option.key: option for option in options}
+        answers: dict[str, Any] = {}
+        for key, (question, default) in questions.items():
+            option = known[key]
+            while not self.values.given(key) and key not in answers:
+                text = ask_text(f"{question} [{default}] ") or default
+                try:
+                    answers[key] = converted(option, text)
+                except UsageError as error:
+                    sys.stderr.write(f"{error}\n")
+        self.values = self.values.with_answers(answers)
+
     def choose(self, what: str, names: list[str]) -> str:
         """Let the user choose one of the names. Raises UsageError without a terminal, CommandFailed if
         there is nothing to choose from."""
@@ -190,7 +207,7 @@ def run_command(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return EXIT_DONE if command.until_interrupted else EXIT_INTERRUPTED
     except (MisuseError, ConfigError) as error:
         sys.stdout.flush()
         sys.stderr.write(f"{path}: {error}\n")

@@ -107,6 +107,7 @@ class Command:
     details: str = ""
     examples: tuple[str, ...] = ()
     connects: bool = True
+    until_interrupted: bool = False
     hidden: bool = False
 
 
@@ -131,8 +132,9 @@ class CommandGroup:
         details: str = "",
         examples: tuple[str, ...] = (),
         connects: bool = True,
+        until_interrupted: bool = False,
     ) -> Callable[[CommandFunction], CommandFunction]:
-        """Decorator: add a command. connects: whether the options of a connection belong to it."""
+        """Decorator: add a command; see `Command`."""
 
         def add(function: CommandFunction) -> CommandFunction:
             self.add(
@@ -146,6 +148,7 @@ class CommandGroup:
                     details=details,
                     examples=examples,
                     connects=connects,
+                    until_interrupted=until_interrupted,
                 )
             )
             return function

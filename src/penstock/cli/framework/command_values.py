@@ -6,7 +6,7 @@ each command once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,18 @@ class CommandValues:
     def __init__(self, values: Mapping[str, Any], given: frozenset[str]) -> None:
         self._values = dict(values)
         self._given = given
+
+    def with_answers(self, answers: Mapping[str, Any]) -> CommandValues:
+        """The same with further values, which count as given."""
+        return CommandValues({**self._values, **answers}, self._given | set(answers))
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> CommandValues:
+        """The same with values for names that the command does not have."""
+        return CommandValues({**defaults, **self._values}, self._given)
+
+    def only(self, names: Collection[str]) -> CommandValues:
+        """The same as if only these names had been given."""
+        return CommandValues(self._values, self._given & frozenset(names))
 
     def given(self, name: str) -> bool:
         """Whether the user gave it."""
