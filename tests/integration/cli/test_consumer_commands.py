@@ -197,7 +197,7 @@ def test_an_ephemeral_consumer_has_a_name_of_its_own(run: CommandLine) -> None:
         (["add", "ORDERS", "A", "--deliver", "frist"], 2, "--deliver is 'frist'"),
         (["add", "ORDERS", "A", "--ack", "maybe"], 2, "one of none, all, explicit"),
         (["add", "ORDERS", "A", "--pull", "--target", "x"], 2, "--pull and --target"),
-        (["add", "ORDERS", "A", "--filter", "a..b"], 1, "filter"),
+        (["add", "ORDERS", "A", "--filter", "a..b"], 2, "a..b"),
         (["next", "ORDERS", "NONE"], 1, "consumer not found"),
         (["next", "ORDERS", "A", "--nak", "--term"], 2, "--nak and --term"),
         (["pause", "ORDERS", "A", "-1h", "-f"], 2, "in the past"),

@@ -20,6 +20,7 @@ from penstock.client.config import ConsumerConfig, consumer_config
 from penstock.errors import MisuseError
 from penstock.protocol.api import ApiConsumerConfig
 from penstock.protocol.durations import format_time
+from penstock.protocol.subjects import check_filter
 
 # Options whose value goes into the configuration as it is, and its name there.
 _PLAIN: tuple[tuple[Option, str], ...] = (
@@ -154,7 +155,7 @@ def change_consumer(config: Mapping[str, Any], values: CommandValues) -> dict[st
     if values.given("deliver"):
         changed |= delivery(values.text("deliver"))
     if values.given("filter"):
-        _change_filter(changed, [one for one in values.texts("filter") if one])
+        _change_filter(changed, [check_filter(one) for one in values.texts("filter") if one])
     if values.given("sample"):
         percent = values.value("sample")
         changed["sample_freq"] = f"{percent:g}" if percent > 0 else ""

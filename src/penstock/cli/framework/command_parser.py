@@ -2,8 +2,8 @@
 anywhere.
 
 `--name value`, `--name=value`, `-n value`, `-nvalue`, flags together (`-fq`), `--no-name` where a flag can be
-negated, `--` before words that are no options. What begins with a dash and a digit is a value. Nothing is abbreviated: a script
-would break with the next option.
+negated, `--` before words that are no options. What begins with a dash and a digit is a value. Nothing is
+abbreviated: a script would break with the next option.
 """
 
 from __future__ import annotations
