@@ -73,6 +73,13 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
         aliases=("srv",),
     ),
     RegisteredCommand(
+        "auth",
+        "Manage operators, accounts, users, nkeys and credentials",
+        "penstock.cli.auth_commands:AUTH",
+        TOOLS,
+        extras=("cli", "nkeys"),
+    ),
+    RegisteredCommand(
         "context",
         "Manage contexts: named settings of connections",
         "penstock.cli.context_commands:CONTEXT",

@@ -272,13 +272,17 @@ class IdentityIssuing:
 
     # --- servers -------------------------------------------------------------------------------
 
-    def server_config(self, operator: str) -> str:
-        """A configuration that makes servers trust an operator, with the tokens of all its accounts."""
+    def server_config(self, operator: str, *, resolver_dir: str = "") -> str:
+        """A configuration that makes servers trust an operator, with the tokens of all its accounts.
+
+        resolver_dir: directory in which servers keep tokens that are pushed to them; "": they keep none.
+        """
         found = self.store.operator(operator)
         lines = [f"operator: {found.token}"]
         if found.claims.nats.system_account:
             lines.append(f"system_account: {found.claims.nats.system_account}")
-        lines += ["resolver: MEMORY", "resolver_preload: {"]
+        kept = f'{{ type: full, dir: "{resolver_dir}" }}' if resolver_dir else "MEMORY"
+        lines += [f"resolver: {kept}", "resolver_preload: {"]
         for name in self.store.accounts(operator):
             account = self.store.account(operator, name)
             lines += [f"  # {name}", f"  {account.subject}: {account.token}"]
