@@ -17,6 +17,7 @@
      │   └─ MalformedCommandError    a stream's command that no version of this server has written
      ├─ PayloadError                 a payload is not of the type it was decoded as (a ValueError)
      ├─ ServerError                  a server could not start, stop or perform an operation
+     │   └─ LeadershipLostError      another server leads a stream: whether a change was made is unknown
      ├─ ClientError                  a client connection or request failed
      │   ├─ ConnectionClosedError    the connection is or was closed during the call
      │   │   └─ ConnectionDrainingError  draining: no new publishes or subscriptions
@@ -171,6 +172,11 @@ class PayloadError(PenstockError, ValueError):
 
 class ServerError(PenstockError):
     """A server could not start, stop or perform an operation."""
+
+
+class LeadershipLostError(ServerError):
+    """This server leads a replicated stream no more: whether a change was made is unknown, so that a request
+    for it gets no answer, and its client asks the next leader."""
 
 
 # --- client ------------------------------------------------------------------------------------

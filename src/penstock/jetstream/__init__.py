@@ -21,6 +21,8 @@ the two state machines that these steps drive.
     capacity.py, tiers.py  storage use and limits of the account
     limits.py              bounds of configurations, and `EngineConfig`
     stream_config.py       checks and defaults of stream configurations
+    replicated_streams.py, replicated_stream.py, group_commands.py, stream/replica_state.py
+                           streams of several servers: what goes through their group, who leads, their state
     sourcing.py            readers of mirrors and sources; external.py reads other accounts and domains,
                            source_consumer.py makes an origin retain messages for them
     snapshot.py, restore.py, transfers.py

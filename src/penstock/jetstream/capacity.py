@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from penstock.jetstream.commands import LimitBatches, LimitRollups
+from penstock.jetstream.commands import Admit, LimitBatches, LimitRollups
 from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import (
     ATOMIC_INFLIGHT_PER_STREAM,
@@ -166,6 +166,12 @@ class Capacity:
                 refusal = codes.ACCOUNT_RESOURCES_EXCEEDED
             elif 0 <= limit <= used + self._used_elsewhere(storage):
                 refusal = codes.INSUFFICIENT_RESOURCES
+        if stream.group is not None:
+            # What was submitted last may not be applied yet. Roll-ups are not limited: see decision 0032.
+            stream.group.submit_changed(Admit(refusal, bytes_end))
+            if stream.takes_batches:
+                stream.group.submit_changed(self._batch_limits(stream))
+            return
         if refusal is not stream.refuse_all or bytes_end != stream.bytes_end:
             stream.admit(refusal, bytes_end)
         if stream.takes_batches:

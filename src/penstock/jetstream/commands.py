@@ -259,6 +259,14 @@ class CommandSink(Protocol):
 class StandbyStates(Protocol):
     """The consumers of a stream that follows: their states, ready to be taken over. They deliver nothing."""
 
+    def dump(self) -> list[tuple[bytes, bytes, str, int]]:
+        """The state, for restore_consumer(): of each its ConsumerMeta as JSON, its ack state, the pinned
+        client's id, and since when (ns) it is pinned."""
+
+    def restore_consumer(self, meta: bytes, acks: bytes, pin: str, pinned_at: int) -> tuple[str, list[bytes]]:
+        """Takes over a consumer of another replica; returns its name and filters. Raises ValueError when its
+        state cannot be read."""
+
     def filters(self) -> dict[str, list[bytes]]:
         """The filters of each consumer; empty for all messages."""
 

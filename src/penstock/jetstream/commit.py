@@ -188,6 +188,9 @@ class LocalCommit:
             raise StoreWriteError(failure.description)
 
     def _write(self, stream: StreamReplica) -> None:
+        if stream.group is not None:
+            self._write_committed(stream)
+            return
         try:
             stream.write()
             if stream.is_memory:
@@ -205,6 +208,21 @@ class LocalCommit:
         else:
             if stream.durability.written():
                 self._recovered(stream)
+
+    def _write_committed(self, stream: StreamReplica) -> None:
+        """Writes a stream whose group has its commands on the disks of a majority: what was applied may leave
+        whether this server's files take it or not. A start finds them by the checkpoint."""
+        try:
+            stream.write()
+        except StoreWriteError as error:
+            log.error("stream %s: its files cannot be written, its group has it: %s", stream.name, error)
+            self._failing[stream.name] = stream
+            self.retry_later()
+        else:
+            self._failing.pop(stream.name, None)
+            if not stream.is_memory:
+                self._unsynced[stream.name] = stream
+        stream.durability.written()
 
     def _recovered(self, stream: StreamReplica) -> None:
         log.warning("stream %s can be written again", stream.name)

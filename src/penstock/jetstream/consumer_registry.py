@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Generator
 from functools import partial
 
 import msgspec
@@ -18,16 +19,18 @@ from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream.commands import DropConsumer, RetainMessages, SetConsumer
 from penstock.jetstream.consumer.consumer_ports import ConsumerPorts
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-from penstock.jetstream.consumer.standby import NO_PIN, Pin
+from penstock.jetstream.consumer.standby import NO_PIN, Pin, StandbyConsumer
 from penstock.jetstream.consumer.start import start_of
 from penstock.jetstream.consumer.state import ConsumerMeta
 from penstock.jetstream.containment import Containment
 from penstock.jetstream.pending_work import PendingWork
 from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ApiConsumerConfig, encode
 from penstock.protocol.ids import base62
 from penstock.store.interface import ConsumerStore
+from penstock.store.memory import MemoryConsumerStore
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -44,6 +47,7 @@ class ConsumerRegistry:
         self._pending = pending
         self._containment = containment
         self._reviews = reviews
+        self._proposed: set[tuple[str, str]] = set()  # streams and consumers
 
     def unused_name(self, stream: StreamReplica) -> str:
         """A name that no consumer of the stream has."""
@@ -81,6 +85,44 @@ class ConsumerRegistry:
         self._pending.touch_consumer(consumer)
         self._ports.advisories.consumer_action(stream.name, name, "create")
         consumer.advise_if_paused()
+        return consumer
+
+    def propose(
+        self, stream: StreamReplica, config: ApiConsumerConfig, name: str, now: int
+    ) -> Generator[int, None, ConsumerReplica]:
+        """create() for a stream with a group: yields work until the consumer is committed. Raises
+        JetStreamApiError 10014 when it is deleted at once, and LeadershipLostError."""
+        one_per_subject = stream.config.max_msgs_per_subject == 1
+        start = start_of(config, stream.log, one_per_subject=one_per_subject)
+        meta = ConsumerMeta(config, name, now, start.seq, start.resume_seq, driven=False)
+        key = (stream.name, name)
+        self._proposed.add(key)
+        try:
+            yield from stream.change(SetConsumer(name, encode(meta)), now)
+        finally:
+            self._proposed.discard(key)
+        consumer = stream.consumers.get(name)
+        if consumer is None:
+            raise codes.CONSUMER_NOT_FOUND.exception(stream=stream.name)
+        self._ports.advisories.consumer_action(stream.name, name, "create")
+        consumer.advise_if_paused()
+        return consumer
+
+    def is_replicated(self, stream: StreamReplica) -> bool:
+        """Whether consumers of the stream are changed by propose()."""
+        return stream.group is not None
+
+    def is_proposed(self, stream: StreamReplica, name: str) -> bool:
+        """Whether propose() waits for a consumer of that name."""
+        return (stream.name, name) in self._proposed
+
+    def take_over(self, stream: StreamReplica, standby: StandbyConsumer, now: int) -> ConsumerReplica:
+        """Makes a consumer deliver that the commands of its stream made. Its state is in the commands, so
+        that its own store keeps nothing. Raises StoreCorruptError."""
+        store = MemoryConsumerStore({}, standby.meta.name, encode(standby.meta))
+        store.snapshot(standby.state.snapshot())
+        consumer = self.recover(stream, store, now, standby.pin)
+        self._pending.touch_consumer(consumer)
         return consumer
 
     def recover(

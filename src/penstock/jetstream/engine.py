@@ -29,15 +29,19 @@ from penstock.jetstream.consumer.consumer_ports import ConsumerPorts
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer.fair_scheduler import FairScheduler
 from penstock.jetstream.consumer.interest import InterestWatch
+from penstock.jetstream.consumer.standby import StandbyConsumers
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.containment import Containment
 from penstock.jetstream.deferrals import Deferrals
 from penstock.jetstream.engine_tick import EngineTick, TickParts
+from penstock.jetstream.group_commands import GroupCommands
 from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.inflight import BatchContext, Inflight
 from penstock.jetstream.limits import EngineConfig
 from penstock.jetstream.opening import Opening, OpeningPorts
 from penstock.jetstream.pending_work import PendingWork
+from penstock.jetstream.replicated_stream import ReplicatedPorts
+from penstock.jetstream.replicated_streams import ReplicatedStreams
 from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
@@ -189,6 +193,7 @@ class JetStreamEngine:
         self.consumers = ConsumerRegistry(
             self._consumer_ports(), self.pending, self.containment, self.reviews
         )
+        self.replicated = ReplicatedStreams(self._replicated_ports(), stores, self._new_stream)
         self.sourcing = Sourcing(self._sourcing_ports())
         self.transfers = Transfers(self._transfer_ports(), shared.restore_memory)
         self.registry = StreamRegistry(self._registry_parts())
@@ -310,6 +315,20 @@ class JetStreamEngine:
             expired=self._consumer_expired,
         )
 
+    def _replicated_ports(self) -> ReplicatedPorts:
+        return ReplicatedPorts(
+            index=self.index,
+            table=self.table,
+            capacity=self.capacity,
+            pending=self.pending,
+            containment=self.containment,
+            consumers=self.consumers,
+            reviews=self.reviews,
+            deferrals=self.deferrals,
+            clock=self.clock,
+            wake=self._wake,
+        )
+
     def _sourcing_ports(self) -> SourcingPorts:
         return SourcingPorts(
             index=self.index,
@@ -392,6 +411,7 @@ class JetStreamEngine:
             dirty_streams=self.dirty_streams,
             dirty_consumers=self.dirty_consumers,
             sourcing=self.sourcing,
+            replicated=self.replicated,
             transfers=self.transfers,
             slices=self.slices,
             indexing=self._indexing,
@@ -402,8 +422,16 @@ class JetStreamEngine:
     def _config(self) -> EngineConfig:
         return self.config
 
-    def _new_stream(self, config: ApiStreamConfig, store: StreamStore, created: int) -> StreamReplica:
-        """Constructs a stream with its store, without subscriptions."""
+    def _new_stream(
+        self,
+        config: ApiStreamConfig,
+        store: StreamStore,
+        created: int,
+        *,
+        group: GroupCommands | None = None,
+        standby: StandbyConsumers | None = None,
+    ) -> StreamReplica:
+        """Constructs a stream with its store, without subscriptions. group, standby: of a replicated one."""
         stream = StreamReplica(
             config,
             store,
@@ -415,7 +443,9 @@ class JetStreamEngine:
             below=self._below,
             batches=self.batches,
             allowance=self.allowance,
-            commands=self._commands,
+            commands=self._commands if group is None else None,
+            group=group,
+            standby=standby,
         )
         self.overflow.bound(stream, self.config)
         return stream

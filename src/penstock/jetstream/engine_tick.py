@@ -35,6 +35,7 @@ from penstock.jetstream.deadlines import earliest
 from penstock.jetstream.deferrals import Deferrals
 from penstock.jetstream.indexing import SubjectIndexing
 from penstock.jetstream.pending_work import PendingWork
+from penstock.jetstream.replicated_streams import ReplicatedStreams
 from penstock.jetstream.slices import Slices
 from penstock.jetstream.sourcing import Sourcing
 from penstock.jetstream.stream.overflow import Overflow
@@ -72,6 +73,7 @@ class TickParts:
     dirty_streams: DirtyList
     dirty_consumers: DirtyList
     sourcing: Sourcing
+    replicated: ReplicatedStreams
     transfers: Transfers
     slices: Slices
     indexing: SubjectIndexing
@@ -233,6 +235,16 @@ class EngineTick:
                 self._deliver_all(now)
             except Exception as error:
                 self._fail_step(error)
+        if self._parts.replicated.changed:
+            self._propose()
+
+    def _propose(self) -> None:
+        """Proposes what the tick's publishes, acks, deliveries and timers submitted: last, so that one entry
+        has all of it."""
+        try:
+            self._parts.replicated.flush()
+        except Exception as error:
+            self._fail_step(error)
 
     def _deliver_all(self, now: int) -> None:
         changed: dict[str, StreamReplica] = {}

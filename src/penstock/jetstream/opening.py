@@ -116,6 +116,9 @@ class Opening:
                 log.warning("stream %s: its restore did not complete, removing it", name)
                 store.delete()
                 return
+            if meta.replicated:
+                store.abandon()  # its group opens it
+                return
             level, served = stream_config.stored_level(meta.config), self._ports.api_level
             if level > served:
                 raise StoreError(f"unsupported - required API level: {level}, current API level: {served}")

@@ -25,15 +25,17 @@ from typing import Any, NamedTuple
 
 from penstock import faults
 from penstock.jetstream.commit import Commit
+from penstock.jetstream.group_commands import PARKED
 from penstock.jetstream.waiting import Queue, WaitingRequests
 from penstock.protocol import error_codes as codes
 
 WORK = 256 * 1024  # of all unfinished requests in a tick: half a millisecond. A unit is about 2 ns.
 INTERLEAVED_MAX = 8  # unfinished requests that get slices, round robin; the others wait
 UNFINISHED_MAX = 256
+PARKED_BELOW = -PARKED // 2
 
 Steps = Generator[int, None, Any]
-"""Yields work, returns a response."""
+"""Yields work, or PARKED until the group of a stream has committed something; returns a response."""
 
 
 Finish = Callable[[Any], object]
@@ -112,18 +114,24 @@ class Slices:
         count = min(INTERLEAVED_MAX, len(self.unfinished))
         share = max(WORK // count, 1)
         left = WORK
-        for _ in range(count):
+        parked: list[_Unfinished] = []
+        for _ in range(len(self.unfinished)):
             work = self.unfinished.popleft()
             rest = self._run(work, share)
+            if rest <= PARKED_BELOW:
+                parked.append(work)  # to ask it costs next to nothing
+                continue
             if rest <= 0:
                 self.unfinished.insert(min(count - 1, len(self.unfinished)), work)
             else:
                 self._release(work.owner)
             left -= share - rest
-            if left <= 0:
+            count -= 1
+            if left <= 0 or not count:
                 break
         if self.unfinished:
             self._wake()
+        self.unfinished.extend(parked)
 
     def stop(self) -> None:
         """Closes all unfinished requests without a response."""

@@ -9,7 +9,7 @@ older CONSUMER.DURABLE.CREATE.S.C. Repeating the same configuration succeeds; a 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
@@ -19,6 +19,7 @@ from penstock.jetstream.api.pages import InfoPage
 from penstock.jetstream.consumer import consumer_config as rules
 from penstock.jetstream.consumer import work_queue
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.group_commands import PARKED
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.stream.purge import PENDING_WORK
 from penstock.jetstream.stream.stream_replica import StreamReplica
@@ -52,8 +53,12 @@ from penstock.protocol.status import REQUIRED_API_LEVEL, no_responders_block
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
 
+T = TypeVar("T")
+Answer: TypeAlias = T | Generator[int, None, T]
+"""A response, or the steps to it when the stream has a group."""
 
-def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateResponse:
+
+def create(engine: JetStreamEngine, request: ApiRequest) -> Answer[ConsumerCreateResponse]:
     """CONSUMER.CREATE, with or without a name and a filter in the subject.
 
     A mirror or source gets the stream's identity, and error 10225 when it expects another one.
@@ -67,10 +72,21 @@ def create(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateRespon
         expected = headers.value_of(request.header, headers.STREAM_IDENTITY) if request.header else None
         if expected and expected.decode("utf-8", "replace") != stream.identity:
             raise codes.CONSUMER_STREAM_IDENTITY_MISMATCH.exception(msg=stream.identity)
-    answer = _created(engine, stream, body, name, request.now)
+    steps = _created(engine, stream, body, name, request.now)
+    answer = steps if engine.consumers.is_replicated(stream) else _at_once(steps)
     if for_sourcing:
         request.answer_with_identity(stream.identity)
     return answer
+
+
+def _at_once(steps: Generator[int, None, T]) -> T:
+    """The result of steps that wait for nothing: the stream has no group."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("only the group of a stream makes these steps wait")
 
 
 def _requested_name(request: ApiRequest, config: ApiConsumerConfig) -> str:
@@ -90,7 +106,7 @@ def _requested_name(request: ApiRequest, config: ApiConsumerConfig) -> str:
     return name
 
 
-def create_durable(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCreateResponse:
+def create_durable(engine: JetStreamEngine, request: ApiRequest) -> Answer[ConsumerCreateResponse]:
     """CONSUMER.DURABLE.CREATE: the name in the subject is the durable name."""
     body = request.body(ConsumerCreateRequest)
     stream = _stream_of(engine, request, body)
@@ -99,7 +115,8 @@ def create_durable(engine: JetStreamEngine, request: ApiRequest) -> ConsumerCrea
         raise codes.CONSUMER_DURABLE_NAME_NOT_SET.exception()
     if body.config.durable_name != name:
         raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
-    return _created(engine, stream, body, name, request.now)
+    steps = _created(engine, stream, body, name, request.now)
+    return steps if engine.consumers.is_replicated(stream) else _at_once(steps)
 
 
 def names(engine: JetStreamEngine, request: ApiRequest) -> ConsumerNamesResponse:
@@ -151,20 +168,33 @@ def delete(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None,
     return SuccessResponse(type=TYPE_PREFIX + "consumer_delete_response", success=True)
 
 
-def pause(engine: JetStreamEngine, request: ApiRequest) -> ConsumerPauseResponse:
+def pause(engine: JetStreamEngine, request: ApiRequest) -> Answer[ConsumerPauseResponse]:
     """CONSUMER.PAUSE: stops deliveries until pause_until; without it, or with a past time, resumes them."""
     consumer = _consumer_of(engine, request)
     body = request.optional_body(ConsumerPauseRequest)
     asked = structs.replace(consumer.config, pause_until=body.pause_until)
     config = rules.checked(asked, consumer.stream.config, engine.config)
+    if engine.consumers.is_replicated(consumer.stream):
+        return _pause_in_group(consumer, config, request.now)
     with engine.containment.changing(consumer):
         consumer.update(config, request.now)
+    return _pause_response(consumer, request.now)
+
+
+def _pause_in_group(
+    consumer: ConsumerReplica, config: ApiConsumerConfig, now: int
+) -> Generator[int, None, ConsumerPauseResponse]:
+    yield from consumer.propose_update(config, now)
+    return _pause_response(consumer, now)
+
+
+def _pause_response(consumer: ConsumerReplica, now: int) -> ConsumerPauseResponse:
     until = rules.pause_until_ns(consumer.config)
-    paused = until > request.now
+    paused = until > now
     return ConsumerPauseResponse(
         paused=paused,
         pause_until=format_time_or_zero(until),
-        pause_remaining=until - request.now if paused else 0,
+        pause_remaining=until - now if paused else 0,
     )
 
 
@@ -266,10 +296,10 @@ def _fields(consumer_info: ApiConsumerInfo) -> dict[str, Any]:
 
 def _created(
     engine: JetStreamEngine, stream: StreamReplica, body: ConsumerCreateRequest, name: str, now: int
-) -> ConsumerCreateResponse:
+) -> Generator[int, None, ConsumerCreateResponse]:
     if body.config.direct and body.config.sourcing and name:
         body, name = _for_sourcing(engine, stream, body, name)
-    consumer = create_consumer(engine, stream, body, name, now)
+    consumer = yield from create_consumer(engine, stream, body, name, now)
     return ConsumerCreateResponse(**_fields(consumer.info(now)))
 
 
@@ -306,8 +336,9 @@ def _for_sourcing(
 
 def create_consumer(
     engine: JetStreamEngine, stream: StreamReplica, body: ConsumerCreateRequest, name: str, now: int
-) -> ConsumerReplica:
-    """Creates the requested consumer, or returns the present one with the requested configuration.
+) -> Generator[int, None, ConsumerReplica]:
+    """Creates the requested consumer, or returns the present one with the requested configuration. Yields
+    work while the stream's group commits it; without a group, it yields nothing.
 
     name: "" for an ephemeral with a generated name. Raises JetStreamApiError for invalid configurations,
     10148 and 10149 for the action, 10013, 10026, 10104.
@@ -315,6 +346,8 @@ def create_consumer(
     # A generated name is not part of the configuration.
     config = structs.replace(body.config, name=name)
     name = name or engine.consumers.unused_name(stream)
+    while engine.consumers.is_proposed(stream, name):
+        yield PARKED  # another request makes it
     _refuse_offline(stream, name)
     present = stream.consumers.get(name)
     if present is not None:  # pausing has its own request; an update does not change it
@@ -328,9 +361,11 @@ def create_consumer(
     if present is not None:
         if body.action is ConsumerAction.CREATE and rules.is_left_to_default(asked, stream.config):
             raise codes.CONSUMER_ALREADY_EXISTS.exception()
-        return _updated(engine, present, config, body.action, now)
+        return (yield from _updated(engine, present, config, body.action, now))
     _check_capacity(engine, stream, config)
     work_queue.check(stream, config, name)
+    if engine.consumers.is_replicated(stream):
+        return (yield from engine.consumers.propose(stream, config, name, now))
     try:
         return engine.consumers.create(stream, config, name, now)
     except StoreError as error:
@@ -349,13 +384,16 @@ def _updated(
     config: ApiConsumerConfig,
     action: ConsumerAction,
     now: int,
-) -> ConsumerReplica:
+) -> Generator[int, None, ConsumerReplica]:
     is_same = rules.same(present.config, config)
     if is_same and not config.sourcing:
         return present
     if not is_same and action is ConsumerAction.CREATE:
         raise codes.CONSUMER_ALREADY_EXISTS.exception()
     work_queue.check(present.stream, config, present.name)
+    if engine.consumers.is_replicated(present.stream) and not is_same:
+        yield from present.propose_update(config, now)
+        is_same = True
     with engine.containment.changing(present):
         try:
             if not is_same:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock import faults
-from penstock.errors import JetStreamApiError, StoreError
+from penstock.errors import JetStreamApiError, LeadershipLostError, StoreError
 from penstock.jetstream.api import (
     account_requests,
     consumer_requests,
@@ -43,6 +43,9 @@ PREFIX = "$JS.API."
 # the exceptions that a handler may raise
 REFUSALS = (JetStreamApiError, StoreError, UnicodeEncodeError, OverflowError)
 NO_RESPONDERS = ("CONSUMER.MSG.NEXT", "DIRECT.GET")  # unknown subjects below these get a 503
+
+EVERYWHERE = frozenset(["DIRECT.GET"])
+"""Verbs that every replica of a stream serves."""
 
 TABLE = ApiTable(
     [
@@ -107,12 +110,19 @@ class ApiService:
             engine.pending.defer(lambda: self._serve(endpoint, request))
         elif endpoint is None:
             self._meet_unknown(request)
+        elif endpoint.verbs not in EVERYWHERE and self._is_elsewhere(request):
+            return  # the stream's leader answers
         else:
             request.begin(engine.clock())
             try:
                 self._answer(endpoint, request)
             except Exception as error:  # noqa: BLE001  # costs this request, and nothing else
                 self._answer_fault(error, endpoint, request)
+
+    def _is_elsewhere(self, request: ApiRequest) -> bool:
+        """Whether the request is about a stream that another server leads."""
+        replica = self._engine.replicated.find(request.args[0]) if request.args else None
+        return replica is not None and not replica.is_serving
 
     def _meet_unknown(self, request: ApiRequest) -> None:
         """Handles a subject below the prefix without an endpoint.
@@ -150,6 +160,8 @@ class ApiService:
 
     def _refuse(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> None:
         """Rejects a request whose slice raised."""
+        if isinstance(error, LeadershipLostError):
+            return  # whether it was done is unknown: its client asks the next leader
         if isinstance(error, REFUSALS):
             response = self._refusal(endpoint, request, error)
             self._conclude(endpoint, request, response, failed=True)
@@ -175,6 +187,14 @@ class ApiService:
         """Sends the response, if there is one, and reports the request."""
         if response is None:
             return
+        replica = self._engine.replicated.find(request.args[0]) if request.args else None
+        if replica is not None:
+            # What it changed is committed, and what it read was the last state: another server may lead.
+            replica.commands.when_confirmed(partial(self._report, endpoint, request, response, failed))
+        else:
+            self._report(endpoint, request, response, failed)
+
+    def _report(self, endpoint: Endpoint, request: ApiRequest, response: Any, failed: bool) -> None:
         text = encode(response)
         # as on the official server, a response does not count itself
         self._engine.api_stats.count(failed=failed)

@@ -16,9 +16,10 @@ from penstock.errors import MisuseError, StoreWriteError
 from penstock.jetstream import stream_config
 from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.pages import InfoPage
+from penstock.jetstream.commands import DeleteMessage
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE, SUBJECTS_PAGE
 from penstock.jetstream.stream.purge import purge_messages
-from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.stream.stream_replica import SEQ_END, StreamReplica
 from penstock.kernels.log.queries import SubjectCounts
 from penstock.kernels.log.stream_log import StoredRecord
 from penstock.protocol import error_codes as codes
@@ -172,18 +173,29 @@ def get_message(engine: JetStreamEngine, request: ApiRequest) -> MsgGetResponse:
     return MsgGetResponse(message=found)
 
 
-def delete_message(engine: JetStreamEngine, request: ApiRequest) -> SuccessResponse:
+def delete_message(
+    engine: JetStreamEngine, request: ApiRequest
+) -> SuccessResponse | Generator[int, None, SuccessResponse]:
     """STREAM.MSG.DELETE; no_erase leaves the bytes in the block."""
     if request.is_empty:
         raise codes.BAD_REQUEST.exception()
     body = request.body(MsgDeleteRequest)
     stream = engine.table.find(request.args[0])
+    if stream.group is not None:
+        return _delete_in_group(stream, body)
     with engine.containment.changing(stream):
         stream.delete_message(body.seq, erase=not body.no_erase)
         try:
             engine.pending.write_change(stream)
         except StoreWriteError as error:
             raise codes.STREAM_MSG_DELETE_FAILED.exception(err=str(error)) from error
+    return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
+
+
+def _delete_in_group(stream: StreamReplica, body: MsgDeleteRequest) -> Generator[int, None, SuccessResponse]:
+    if not 0 < body.seq < SEQ_END:
+        raise codes.SEQUENCE_NOT_FOUND.exception(seq=body.seq)
+    yield from stream.change(DeleteMessage(body.seq, not body.no_erase), stream.now)
     return SuccessResponse(type=TYPE_PREFIX + "stream_msg_delete_response", success=True)
 
 

@@ -95,8 +95,16 @@ class ConsumerEffects:
 
     def written(self) -> None:
         """Lets the confirmations leave: the acks are written (with sync_always, synced)."""
-        confirmed, self.unwritten = self.unwritten, []
-        self.waiting += [OutgoingMessage(subject, b"", b"", b"", None) for subject in confirmed]
+        self.confirm(self.take_unwritten())
+
+    def take_unwritten(self) -> list[bytes]:
+        """Removes and returns the subjects of confirmations, for confirm()."""
+        taken, self.unwritten = self.unwritten, []
+        return taken
+
+    def confirm(self, subjects: list[bytes]) -> None:
+        """Lets confirmations leave: the group of the stream has committed their acks."""
+        self.waiting += [OutgoingMessage(subject, b"", b"", b"", None) for subject in subjects]
 
     def release(self) -> None:
         """Sends what waits. What that leads to is collected for the next release."""

@@ -15,6 +15,7 @@ Ordering contracts:
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Generator
 from functools import partial
 
 import msgspec
@@ -169,8 +170,20 @@ class ConsumerReplica:
                 self._recorder.write()  # the usual case
                 return
             self._recorder.write(sync=self._ports.config().sync_always)
+            if self.stream.group is not None:
+                given_up = self.dead_letters.unwritten.copy()
+                confirmed = self.effects.take_unwritten()
+                self.stream.group.when_committed(partial(self._committed, confirmed, given_up))
+                return
             self.dead_letters.written()
             self.effects.written()
+
+    def _committed(self, confirmed: list[bytes], given_up: set[int]) -> None:
+        """The group of the stream has committed the entry with these acks and decisions to give up."""
+        if not self.closed:
+            self.effects.confirm(confirmed)
+            self.dead_letters.committed(given_up)
+            self._ports.activate(self)
 
     def _record(self, entry: bytes) -> None:
         # The entry has its own times.
@@ -287,17 +300,38 @@ class ConsumerReplica:
         that cannot change, StoreWriteError when the configuration cannot be stored."""
         rules.check_update(self.config, config)
         self.delivery.check_move(config, now)
-        has_other_filters = rules.filters_of(config) != rules.filters_of(self.config)
+        meta, before = self._updated_meta(config), self.config
+        self._save(meta, now)
+        self._follow_meta(meta, before, now)
+
+    def propose_update(self, config: ApiConsumerConfig, now: int) -> Generator[int, None, None]:
+        """update() of a consumer whose stream has a group: yields work until it is committed. Raises
+        LeadershipLostError too. The leader changes its consumer with the others', by follow()."""
+        rules.check_update(self.config, config)
+        self.delivery.check_move(config, now)
+        yield from self.stream.change(SetConsumer(self.name, encode(self._updated_meta(config))), now)
+
+    def follow(self, meta: ConsumerMeta, now: int) -> None:
+        """Takes the configuration of a committed SetConsumer."""
+        if meta != self.meta:
+            before = self.config
+            self._take_meta(meta)
+            self._follow_meta(meta, before, now)
+
+    def _updated_meta(self, config: ApiConsumerConfig) -> ConsumerMeta:
         since, resets = self.meta.since, self.meta.resets
-        if has_other_filters:
+        if rules.filters_of(config) != rules.filters_of(self.config):
             since, resets = self.state.delivered_stream + 1, self.state.resets
             # The meta says which position and which reset came first. A power failure must not leave it with
             # the acks of the position before: a work queue would remove messages of the new filters as acked.
             self._recorder.write(sync=True)
-        self._save(msgspec.structs.replace(self.meta, config=config, since=since, resets=resets), now)
-        self.delivery.configure(self.meta, now)
+        return msgspec.structs.replace(self.meta, config=config, since=since, resets=resets)
+
+    def _follow_meta(self, meta: ConsumerMeta, before: ApiConsumerConfig, now: int) -> None:
+        config = meta.config
+        self.delivery.configure(meta, now)
         self._acks.configure(config)
-        if has_other_filters:
+        if rules.filters_of(config) != rules.filters_of(before):
             self._subscriptions.claim(self)
             self._needs_changed()
         self._used_at = now
@@ -310,6 +344,9 @@ class ConsumerReplica:
         text = encode(meta)
         self.store.save_meta(text)
         self.stream.apply(SetConsumer(self.name, text), now)
+        self._take_meta(meta)
+
+    def _take_meta(self, meta: ConsumerMeta) -> None:
         self.meta, self.config = meta, meta.config
         self._inactive_ns = rules.inactive_threshold_ns(meta.config)
 

@@ -133,6 +133,12 @@ class DeadLetters:
             self.unwritten.clear()
             self._mark()
 
+    def committed(self, given_up: set[int]) -> None:
+        """The same for these, after the group of the stream committed that they were given up."""
+        if given_up:
+            self.unwritten -= given_up
+            self._mark()
+
     def configure(self, config: ApiConsumerConfig) -> None:
         """Follows a change of the consumer's configuration."""
         self._subject = dead_letter_subject(config)

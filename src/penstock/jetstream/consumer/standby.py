@@ -14,7 +14,7 @@ from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.state import KERNEL_POLICY, ConsumerMeta
 from penstock.kernels.consumer.ack_state import AckPolicy as KernelPolicy
 from penstock.kernels.consumer.ack_state import AckState
-from penstock.protocol.api import AckPolicy, PriorityPolicy
+from penstock.protocol.api import AckPolicy, PriorityPolicy, encode
 
 
 def policy_of(meta: ConsumerMeta) -> KernelPolicy:
@@ -79,6 +79,20 @@ class StandbyConsumers:
         else:
             present.change(decoded)
         return self.by_name[name].filters
+
+    def dump(self) -> list[tuple[bytes, bytes, str, int]]:
+        """The state, for restore_consumer(): of each its ConsumerMeta as JSON, its ack state, the pinned
+        client's id, and since when (ns) it is pinned."""
+        return [(encode(one.meta), one.state.snapshot(), *one.pin) for one in self.by_name.values()]
+
+    def restore_consumer(self, meta: bytes, acks: bytes, pin: str, pinned_at: int) -> tuple[str, list[bytes]]:
+        """Takes over a consumer of another replica; returns its name and filters. Raises ValueError when its
+        state cannot be read."""
+        name = msgspec.json.decode(meta, type=ConsumerMeta).name
+        filters = self.set_consumer(name, meta)
+        self.by_name[name].state.restore(acks)
+        self.by_name[name].set_pin(pin, pinned_at)
+        return name, filters
 
     def drop_consumer(self, name: str) -> None:
         """Removes a consumer."""

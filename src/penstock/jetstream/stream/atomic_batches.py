@@ -143,6 +143,27 @@ class AtomicBatches:
         ack = encode({"batch": batch.id.decode("utf-8", "replace"), "count": count})
         return b"%s%d,%s" % (stream.ack_prefix, seq, ack[1:])
 
+    def restore(
+        self,
+        batches: list[tuple[bytes, int, int, list[tuple[bytes, bytes, bytes]]]],
+        check_at: int,
+        bytes_max: int,
+    ) -> None:
+        """Takes over the open batches of another replica: (id, sequence, last message at, messages). Raises
+        ValueError."""
+        limits = self._stream.batch_limits
+        for batch_id, seq, heard_ns, messages in batches:
+            self._context.inflight.opened()
+            batch = self.staged.open(batch_id, self.total, limits.messages_max, bytes_max)
+            for message in messages:
+                batch.append(*message)
+            if seq > len(messages) + 1:
+                raise ValueError(f"batch {batch_id!r} of {len(messages)} messages is at {seq}")
+            while batch.seq < seq:
+                batch.next_seq()
+            self.staged.heard(batch, heard_ns, limits.timeout_ns)
+        self.staged.check_from(check_at)
+
     def expire(self, now: int) -> None:
         """Abandons batches without a message for the timeout."""
         if now < self.staged.check_at:

@@ -21,7 +21,7 @@ that error, as in the ADR, and is also an ordinary pub ack.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -256,6 +256,15 @@ class FastIngestBatches:
                 self._stream.effects.abandoned(batch.id, "timeout")
             elif not self._check_at or due < self._check_at:
                 self._check_at = due
+
+    def dump(self) -> Any:
+        """The state, for restore()."""
+        return self.batches.dump()
+
+    def restore(self, dump: Any, check_at: int) -> None:
+        """Takes over the state of another replica. Raises ValueError."""
+        self.batches.load(*dump)
+        self._check_at = check_at
 
     def clear(self) -> None:
         """Drops all batches, when the stream no longer allows them."""

@@ -210,6 +210,15 @@ class MessageSchedules:
         heapq.heappush(self._queue, (due, seq, subject))
         self._drop_stale()
 
+    def dump(self) -> list[tuple[bytes, int, int]]:
+        """The state, for restore(): subjects, sequences and due times."""
+        return [(subject, seq, due) for subject, (due, seq) in self._due.items()]
+
+    def restore(self, schedules: list[tuple[bytes, int, int]]) -> None:
+        """Takes over the state of another replica."""
+        for subject, seq, due in schedules:
+            self.add(subject, seq, due)
+
     def _drop_stale(self) -> None:
         """Moves some entries of the old queue that are not stale to the new one. The old one is empty before
         enough schedules are added to make the new one as long."""

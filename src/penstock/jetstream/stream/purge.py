@@ -48,7 +48,10 @@ def purge_messages(
         stream.check_purge()
         raise codes.STREAM_PURGE_FAILED.exception(err=f"sequences cannot continue after {upto_seq}")
     if filter_subject in (b"", b">") and not keep and not 0 < upto_seq <= log.last_seq:
-        purged = stream.apply(Purge(upto_seq), stream.now)
+        purged = yield from stream.change(Purge(upto_seq), stream.now)
+    elif stream.group is not None:
+        stream.check_purge()
+        purged = yield from _purge_in_group(stream, filter_subject, upto_seq or log.last_seq + 1, keep)
     else:
         stream.check_purge()
         purged = 0
@@ -62,6 +65,22 @@ def purge_messages(
             consumer.purged()
             yield CONSUMER_WORK + PENDING_WORK * consumer.state.num_pending
     return int(purged)
+
+
+def _purge_in_group(
+    stream: StreamReplica, filter_subject: bytes, end_seq: int, keep: int
+) -> Generator[int, None, int]:
+    """The slices of a purge, each of which the group commits before the next one."""
+    log = stream.log
+    seq, purged = log.first_seq, 0
+    while seq:
+        left = log.count_matching(filter_subject) - keep
+        if left <= 0:
+            break
+        command = PurgeSlice(filter_subject, seq, end_seq, SLICE, left)
+        gone, seq = yield from stream.change(command, stream.now)
+        purged += gone
+    return purged
 
 
 def _remove_part(

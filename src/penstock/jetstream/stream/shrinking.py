@@ -39,6 +39,12 @@ def slices(stream: StreamReplica, clock: Callable[[], int]) -> Generator[int, No
     Yields work. clock: called before each slice, ns; messages that become too old meanwhile go as well.
     """
 
+    if stream.group is not None:
+        at = 1
+        while at:
+            _, at = yield from stream.change(EnforceLimits(at, PART_WORK), stream.now)
+        return  # the stream's timers do the rest
+
     def part(at: int, work: int) -> tuple[int, int]:
         done: tuple[int, int] = stream.apply(EnforceLimits(at, work), stream.now)
         return done

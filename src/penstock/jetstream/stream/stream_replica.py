@@ -16,7 +16,7 @@ gap).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,6 +35,7 @@ from penstock.jetstream.commands import (
     Update,
 )
 from penstock.jetstream.durability import Durability
+from penstock.jetstream.group_commands import GroupCommands
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import (
     ATOMIC_INFLIGHT_PER_STREAM,
@@ -109,13 +110,14 @@ def _no_chance(n: int) -> int:
 class StreamMeta(msgspec.Struct, frozen=True):
     """What the store holds about a stream besides its messages.
 
-    restoring: a restore into it is incomplete.
+    restoring: a restore into it is incomplete. replicated: its group has its commands, and opens it.
     """
 
     config: ApiStreamConfig
     created: int  # ns
     restoring: bool = False
     rollups: list[Removal] = []  # to be finished by recovery, if their messages are there
+    replicated: bool = False
 
 
 class StreamReplica:
@@ -126,7 +128,8 @@ class StreamReplica:
     api_level: publishes that require a higher one are rejected. below: returns a uniform random number in
     0..n-1, for transforms by chance, before a publish enters a batch. batches: limits shared with other
     streams' batches. commands: takes every command before it is applied; None: none is encoded.
-    standby: the consumers of a replica that follows; None: it owns its consumers.
+    standby: the consumers as the commands have them; None: only this server has the stream. group: takes
+    commands to the other replicas; None: there are none, and apply() applies at once.
 
     now: ns, of the last command. It never runs backwards, whatever the clock does.
     """
@@ -146,6 +149,7 @@ class StreamReplica:
         allowance: Allowance | None = None,
         commands: CommandSink | None = None,
         standby: StandbyStates | None = None,
+        group: GroupCommands | None = None,
     ) -> None:
         self.config = config
         self.name = config.name
@@ -183,6 +187,7 @@ class StreamReplica:
         self.now = created
         self._commands = commands
         self.standby = standby
+        self.group = group
         self.timers = StreamTimers(self)
         self._configure()
         self._subscriptions: list[SinkSubscription] = []
@@ -205,20 +210,62 @@ class StreamReplica:
 
     def apply(self, command: Command, now: int) -> Any:
         """Applies one command at `now` (ns) and returns its result. Raises JetStreamApiError when the command
-        is refused, on every replica alike."""
+        is refused, on every replica alike.
+
+        In a group, the command is submitted, and applied when it is committed; the result is 0. See change().
+        """
+        if self.group is not None:
+            return self.group.submit(command, now)
         if now > self.now:  # noqa: PLR1730  # a call of max() for every tick
             self.now = now
         if self._commands is not None:
             self._commands.record(self, commands.encode(command, self.now))
         return _APPLIERS[type(command)](self, command, self.now)
 
+    def change(self, command: Command, now: int) -> Generator[int, None, Any]:
+        """apply() for a caller that needs the result: in a group, yields work until the command is applied.
+        Raises LeadershipLostError too: it may be applied or not."""
+        if self.group is None:
+            return self.apply(command, now)
+        return (yield from self.group.change(command, now))
+
+    def apply_committed(self, command: Command, now: int) -> Any:
+        """Applies a command that the group committed. Raises JetStreamApiError like apply()."""
+        self.now = max(self.now, now)
+        if type(command) is not IngestBatch:
+            return _APPLIERS[type(command)](self, command, self.now)
+        self.log.begin_storing()
+        try:
+            self.store_publishes(command, self.now)
+        finally:
+            self.log.end_storing()
+        return None
+
+    def restore(
+        self,
+        ids: MessageIds,
+        now: int,
+        refuse_all: ApiError | None,
+        bytes_end: int | None,
+        batch_limits: LimitBatches,
+    ) -> None:
+        """Takes over what another replica's commands made of these; the messages are there."""
+        self.ids = ids
+        self.now = now
+        self.limit_admission(refuse_all, bytes_end)
+        self.limit_batches(batch_limits)
+
     @property
     def is_recorded(self) -> bool:
         """Whether its commands are recorded."""
-        return self._commands is not None
+        return self._commands is not None or self.group is not None
 
     def apply_pending(self, now: int) -> None:
-        """Applies the publishes and copies that arrived since the last call."""
+        """Applies the publishes and copies that arrived since the last call; in a group, submits them."""
+        if self.group is not None:
+            if not self.group.is_full and self.sink.batch.size:
+                self.group.submit(self.sink.take(), now)
+            return
         self.log.begin_storing()
         try:
             if self.rest is not None:
@@ -492,7 +539,11 @@ class StreamReplica:
 
     def save_meta(self, config: ApiStreamConfig) -> None:
         """Stores the configuration, with the unfinished roll-ups. Raises StoreError."""
-        self.store.save_meta(encode(StreamMeta(config, self.created, rollups=self.rollups.record())))
+        self.store.save_meta(encode(self._meta(config)))
+
+    def _meta(self, config: ApiStreamConfig) -> StreamMeta:
+        is_replicated = self.group is not None
+        return StreamMeta(config, self.created, rollups=self.rollups.record(), replicated=is_replicated)
 
     def enforce_limits(self, at: int, work: int) -> tuple[int, int]:
         """Removes what is above the limits, from place `at` on: (work done, where to continue; 0: end)."""
@@ -510,6 +561,8 @@ class StreamReplica:
         due again at once. A crash in between is harmless: recovery expires the rest. Returns the work done.
         """
         self.timers.asked(now)
+        if self.group is not None:
+            return self.group.submit_expire(Expire(work), now)
         done: int = self.apply(Expire(work), now)
         return done
 

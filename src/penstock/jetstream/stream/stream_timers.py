@@ -43,6 +43,10 @@ class StreamTimers:
         """Records that a run begins at `now` (ns): what it leaves is due again at that time."""
         self._behind_since = now
 
+    def restore(self, *, is_behind: bool) -> None:
+        """Takes over the state of another replica."""
+        self.is_behind = is_behind
+
     def run(self, now: int, work: int) -> int:
         """Does what is due at `now` (ns), up to `work` units each; returns the work done."""
         stream = self._stream
@@ -116,6 +120,8 @@ class StreamTimers:
         # Runs in every tick that changes the stream, and most streams have none of these but ids: attributes
         # tell so without calls.
         stream = self._stream
+        if stream.group is not None and not stream.group.may_expire:
+            return None  # the leader's Expire is the same for all replicas, and one at a time is enough
         config = stream.config
         first = stream.ids.next_deadline()
         if stream.takes_batches:

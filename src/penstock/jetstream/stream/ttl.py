@@ -110,6 +110,18 @@ class MessageTtls:
             return self._unswept
         return self._queue
 
+    def dump(self) -> tuple[bool, list[int], list[tuple[int, int]], list[int], list[tuple[int, int]]]:
+        """The state, for restore()."""
+        unswept_never = sorted(self._unswept_never)
+        return self.is_used, sorted(self._never), sorted(self._queue), unswept_never, sorted(self._unswept)
+
+    def restore(
+        self, dump: tuple[bool, list[int], list[tuple[int, int]], list[int], list[tuple[int, int]]]
+    ) -> None:
+        """Takes over the state of another replica."""
+        self.is_used, never, self._queue, unswept_never, self._unswept = dump
+        self._never, self._unswept_never = set(never), set(unswept_never)
+
     def sweep(self, log: StreamLog, most: int) -> int:
         """Drops entries of removed messages when they are the majority; looks at up to `most` entries, and
         returns at how many. The next call continues."""

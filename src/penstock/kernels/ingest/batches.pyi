@@ -1,5 +1,7 @@
 """Fast batches, staged atomic batches and their commit."""
 
+from typing import Any
+
 from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.ingest.storing import PlainLimits, Republisher
 from penstock.kernels.log.stream_log import StreamLog
@@ -74,6 +76,12 @@ class FastBatches(KeyTable):
 
     def all(self) -> list[FastBatch]:
         """The batches, open and ended, in the order of their starts."""
+
+    def dump(self) -> tuple[list[tuple[Any, ...]], list[int]]:
+        """The state, for load()."""
+
+    def load(self, batches: list[tuple[Any, ...]], ended: list[int]) -> None:
+        """Takes over the state that dump() returned of another object; this one is new. Raises ValueError."""
 
     def open_batches(self) -> list[FastBatch]:
         """The batches that have not ended."""

@@ -364,6 +364,39 @@ cdef class FastBatches(KeyTable):
         cdef FastBatch batch
         return [batch for batch in self.entries() if batch.final is None]
 
+    def dump(self):
+        """The state, for load(): the batches in the order of their starts, and the places of those that ended
+        in the order of their ends."""
+        cdef FastBatch batch
+        cdef list batches = self.entries()
+        cdef dict places = {one: number for number, one in enumerate(batches)}
+        return [
+            (batch.head, batch.key, batch.id, batch.flow, batch.gap_ok, batch.seq, batch.stream_seq, batch.acked,
+             batch.msgs, batch.heard_ns, batch.final)
+            for batch in batches
+        ], [places[one] for one in self.ended]
+
+    def load(self, list batches not None, list ended not None):
+        """Takes over the state that dump() returned. Raises ValueError when it is none."""
+        cdef FastBatch batch
+        cdef list loaded = []
+        for head, key, id, flow, gap_ok, seq, stream_seq, acked, msgs, heard_ns, final in batches:
+            batch = FastBatch()
+            batch.head, batch.id, batch.flow, batch.gap_ok = head, id, flow, gap_ok
+            batch.seq, batch.stream_seq, batch.acked, batch.msgs = seq, stream_seq, acked, max(1, msgs)
+            batch.heard_ns, batch.final = heard_ns, final
+            if acked > seq or self.look_up(PyBytes_AS_STRING(key), <size_t>PyBytes_GET_SIZE(key)) is not None:
+                raise ValueError(f"not the state of fast batches: {id!r}")
+            self.add(batch, key)
+            loaded.append(batch)
+            if final is None:
+                self.count += 1
+                if seq - acked >= batch.msgs:
+                    batch.is_due = True
+                    self.due.append(batch)
+        for number in ended:
+            self.ended.append(loaded[number])
+
     @property
     def has_due(self):
         """Is a flow ack due for some batch?"""

@@ -34,6 +34,12 @@ class MessageIds:
         A known id keeps its sequence.
         """
 
+    def dump(self) -> tuple[list[tuple[bytes, int, int]], bytes, int]:
+        """The state, for load()."""
+
+    def load(self, items: list[tuple[bytes, int, int]], last_id: bytes, forgotten: int) -> None:
+        """Takes over the state that dump() returned of another object; this one is new."""
+
     def prune(self, now: int, most: int = ...) -> int:
         """Forgets ids older than the window. Drops up to `most` of those, and returns how many; the next
         calls drop the rest."""

@@ -355,6 +355,18 @@ cdef class MessageIds:
         if self._find(id, n, <uint32_t>xxh64(id, n, self.seed)) == NULL:
             self.remember(id, n, seq, ts)
 
+    def dump(self):
+        """The state, for load()."""
+        return self.items(), self.last_id, self.forgotten
+
+    def load(self, list items not None, bytes last_id not None, int64_t forgotten):
+        """Takes over the state that dump() returned. An id may be there twice: one expired."""
+        cdef bytes id
+        for id, seq, ts in items:
+            self.remember(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id), seq, ts)
+        self.note_last(last_id)
+        self.forgotten = forgotten
+
     @property
     def last_id(self):
         return PyBytes_FromStringAndSize(self.last, <Py_ssize_t>self.last_size)

@@ -1,0 +1,247 @@
+"""What the leader of a replicated stream wants to change: commands that the stream's group has yet to commit.
+
+`submit` and `change` take commands, `flush` proposes those of a tick as one entry of the group's log. Several
+entries may be in flight. `take_committed` matches an entry of the own term that was committed with what waits
+for it: the leader of a term is the only one that proposes in it, so its entries come back in their order.
+
+Entry: version (8 bits), then each command with its length before it (32 bits, little-endian).
+
+Invariants: `now` never falls within the group, whatever the clock of this leader or of the one before says.
+What waits for an entry learns one thing: that it is committed, or, when this server leads no more, that its
+outcome is unknown.
+
+Rejected: numbers in the entries to recognize own ones (term and order already say it).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from penstock.errors import JetStreamApiError, LeadershipLostError, MalformedCommandError
+from penstock.jetstream import commands
+from penstock.jetstream.commands import Command
+
+ENTRY_VERSION = 1
+PARKED = 1 << 62
+"""The work of a step that waits for the group: slices.py runs the next one when something was committed."""
+BACKLOG_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of commands that wait to be proposed; above, publishes stay in the stream's sink."""
+
+_LENGTH = struct.Struct("<I")
+_VERSION = bytes([ENTRY_VERSION])
+
+Outcome = Any | JetStreamApiError
+"""The result of a command, or why it was refused."""
+
+
+class StreamGroupPort(Protocol):
+    """The group of one stream, as its replica here uses it. Implemented by what runs consensus."""
+
+    def propose(self, data: bytes) -> int:
+        """Proposes an entry. Returns 0 when this server does not lead, or
+        too much is not committed: the caller keeps the entry. Entries of one term are committed in the order
+        of their proposals."""
+
+    def read_index(self, done: Callable[[], object]) -> bool:
+        """Calls `done` when a majority has confirmed that this server led after the call, and everything that
+        was committed before it is applied. Returns False when this server does not lead. What is not
+        confirmed when the leadership ends is never called."""
+
+
+class _Ticket:
+    """The outcome of one command."""
+
+    __slots__ = ("is_known", "is_lost", "outcome")
+
+    def __init__(self) -> None:
+        self.is_known = self.is_lost = False
+        self.outcome: Outcome = None
+
+    def settle(self, outcome: Outcome) -> None:
+        self.outcome, self.is_known = outcome, True
+
+    def lose(self) -> None:
+        self.is_lost = True
+
+    def value(self) -> Any:
+        if isinstance(self.outcome, JetStreamApiError):
+            raise self.outcome
+        return self.outcome
+
+
+class Flight(NamedTuple):
+    """An entry in flight. tickets: by the number of their command in it. calls: for when it is committed."""
+
+    tickets: dict[int, _Ticket]
+    calls: list[Callable[[], object]]
+
+    def settle(self, number: int, outcome: Outcome) -> None:
+        """Tells the outcome of a command."""
+        ticket = self.tickets.get(number)
+        if ticket is not None:
+            ticket.settle(outcome)
+
+
+class GroupCommands:
+    """The commands of one stream's leader. port: the group. clock: ns since the epoch. wake: requests the end
+    of a tick.
+
+    now: ns, of the last command. is_leading: this server takes commands. may_expire: no Expire is in flight.
+    """
+
+    def __init__(self, port: StreamGroupPort, clock: Callable[[], int], wake: Callable[[], None]) -> None:
+        self._port = port
+        self._clock = clock
+        self._wake = wake
+        self.now = 0
+        self.is_leading = False
+        self._is_expiring = False
+        self._encoded: list[bytes] = []
+        self._bytes = 0
+        self._count = 0
+        self._tickets: dict[int, _Ticket] = {}
+        self._calls: list[Callable[[], object]] = []
+        self._in_flight: deque[Flight] = deque()
+        self._last: dict[type[Command], Command] = {}
+
+    # --- the leader's side ---------------------------------------------------------------------
+
+    def submit(self, command: Command, now: int) -> int:
+        """Proposes a command with the next flush(). Its result is dropped; returns 0, the work that is
+        done already."""
+        self._add(command, now, None)
+        return 0
+
+    def change(self, command: Command, now: int) -> Generator[int, None, Any]:
+        """The same for a command whose result is needed: yields until it is applied, and returns it. Raises
+        its JetStreamApiError, and LeadershipLostError when the outcome is unknown."""
+        ticket = _Ticket()
+        self._add(command, now, ticket)
+        while not ticket.is_known:
+            if ticket.is_lost or not self.is_leading:
+                raise LeadershipLostError("this server leads no more; the change may be made or not")
+            yield PARKED
+        return ticket.value()
+
+    def submit_changed(self, command: Command) -> None:
+        """Submits a command that sets something, unless the last one of its kind set the same."""
+        if self._last.get(type(command)) != command:
+            self._last[type(command)] = command
+            self.submit(command, self.now)
+
+    def submit_expire(self, command: Command, now: int) -> int:
+        """Submits an Expire, unless one is in flight."""
+        if not self._is_expiring and self.is_leading:
+            self._is_expiring = True
+            self.submit(command, now)
+            self.when_committed(self._expired)
+        return 0
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether the stream's timers are this server's task now."""
+        return self.is_leading and not self._is_expiring
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further publishes have to wait where they are."""
+        return self._bytes > BACKLOG_BYTES_MAX
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether something that was submitted is not applied yet."""
+        return bool(self._encoded or self._in_flight)
+
+    def when_committed(self, call: Callable[[], object]) -> None:
+        """Calls when everything submitted until now is applied; never when the leadership ends before."""
+        if self._encoded:
+            self._calls.append(call)
+        elif self._in_flight:
+            self._in_flight[-1].calls.append(call)
+        else:
+            call()
+
+    def when_confirmed(self, call: Callable[[], object]) -> None:
+        """The same, and after a majority confirmed that this server leads: what was read before may be
+        answered then. Also without anything in flight, for another server may lead since."""
+        self.when_committed(lambda: self._port.read_index(call))
+
+    def flush(self) -> bool:
+        """Proposes what was submitted as one entry. Returns False when the group does not take it now: it
+        waits for the next flush."""
+        if not self._encoded:
+            return True
+        if not self._port.propose(b"".join([_VERSION, *self._encoded])):
+            return False
+        self._in_flight.append(Flight(self._tickets, self._calls))
+        self._encoded, self._tickets, self._calls = [], {}, []
+        self._bytes = self._count = 0
+        return True
+
+    def _add(self, command: Command, now: int, ticket: _Ticket | None) -> None:
+        if not self.is_leading:
+            if ticket is not None:
+                ticket.lose()
+            return  # only a leader decides; what a follower's server finds is settled by the next leader
+        self.now = max(self.now, now, self._clock())
+        data = commands.encode(command, self.now)
+        if ticket is not None:
+            self._tickets[self._count] = ticket
+        self._encoded += (_LENGTH.pack(len(data)), data)
+        self._bytes += len(data)
+        self._count += 1
+        self._wake()
+
+    def _expired(self) -> None:
+        self._is_expiring = False
+
+    # --- the replica's side --------------------------------------------------------------------
+
+    def lead(self, present: list[Command]) -> None:
+        """This server leads, and has applied everything from before. present: what commands set before."""
+        assert not self.has_uncommitted
+        self.is_leading = True
+        self._last = {type(one): one for one in present}
+
+    def follow(self) -> None:
+        """This server leads no more: what is in flight may be committed or not."""
+        self.is_leading = self._is_expiring = False
+        for tickets in (self._tickets, *(flight.tickets for flight in self._in_flight)):
+            for ticket in tickets.values():
+                ticket.lose()
+        self._in_flight.clear()
+        self._drop_buffered()
+        self._wake()
+
+    def _drop_buffered(self) -> None:
+        self._encoded, self._tickets, self._calls = [], {}, []
+        self._bytes = self._count = 0
+
+    def take_committed(self) -> Flight:
+        """Removes and returns what waits for the own entry that was committed just now."""
+        return self._in_flight.popleft()
+
+    def applied(self, now: int) -> None:
+        """A command of time `now` was applied: later ones are not earlier."""
+        self.now = max(self.now, now)
+
+
+def split(entry: bytes) -> Iterator[bytes]:
+    """The encoded commands of an entry. Raises MalformedCommandError."""
+    if entry[:1] != _VERSION:
+        raise MalformedCommandError(
+            f"an entry of version {entry[:1].hex()}: unknown here, a newer server may know it"
+        )
+    at = 1
+    while at < len(entry):
+        if at + _LENGTH.size > len(entry):
+            raise MalformedCommandError(f"an entry of {len(entry)} bytes ends in the length of a command")
+        size = _LENGTH.unpack_from(entry, at)[0]
+        at += _LENGTH.size
+        if at + size > len(entry):
+            raise MalformedCommandError(f"an entry of {len(entry)} bytes ends in a command of {size} bytes")
+        yield entry[at : at + size]
+        at += size

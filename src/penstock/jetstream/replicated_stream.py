@@ -1,0 +1,242 @@
+"""A stream whose commands go through a group: this server's replica of it, which follows or leads.
+
+Every replica applies what the group committed, in the order of its log, and nothing else changes the stream.
+The leader's part of the engine is as for a stream of one server: subscriptions collect publishes, consumers
+deliver, timers run out. But what these decide is submitted (group_commands.py), and takes effect when it
+is applied. Only the leader releases effects: pub acks, republished messages, advisories.
+
+Consumers exist twice on the leader. `standby` has their states as the commands made them, like on every
+replica. The ConsumerReplicas deliver, and are ahead of that by what is not committed yet. So a leader that
+steps down forgets them, and another one begins with its standby: it may deliver again what the old leader had
+just sent, and it skips nothing. Waiting pull requests get `409 Leadership Change`.
+
+A leader serves when its group says that it has handed over everything that earlier leaders committed: then
+it has applied everything that was acknowledged before.
+
+Rejected: applying at the proposal and releasing effects at the commit. A leader that steps down would have to
+undo what it applied, and its files would have it already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock import faults
+from penstock.errors import JetStreamApiError
+from penstock.jetstream.capacity import Capacity
+from penstock.jetstream.commands import (
+    Admit,
+    Command,
+    DropConsumer,
+    RetainMessages,
+    SetConsumer,
+    Update,
+    decode,
+)
+from penstock.jetstream.consumer.standby import StandbyConsumers
+from penstock.jetstream.consumer_registry import ConsumerRegistry
+from penstock.jetstream.containment import Containment
+from penstock.jetstream.deferrals import Deferrals
+from penstock.jetstream.group_commands import Flight, GroupCommands, split
+from penstock.jetstream.pending_work import PendingWork
+from penstock.jetstream.reviews import Reviews
+from penstock.jetstream.stream.replica_state import CHUNK_SEQS, take_state
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.jetstream.stream_table import StreamTable
+from penstock.kernels.routing.subscription_index import SubscriptionIndex
+
+log = logging.getLogger("penstock.jetstream")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedPorts:
+    """What replicated streams use of their engine. clock: ns since the epoch. wake: requests the end of a
+    tick."""
+
+    index: SubscriptionIndex
+    table: StreamTable
+    capacity: Capacity
+    pending: PendingWork
+    containment: Containment
+    consumers: ConsumerRegistry
+    reviews: Reviews
+    deferrals: Deferrals
+    clock: Callable[[], int]
+    wake: Callable[[], None]
+
+
+class ReplicatedStream:
+    """See the module. stream: takes commands by `commands`. standby: its consumers. applied_index: of the
+    last entry in its state.
+
+    applied_index, applied_term: the last entry that was applied. is_serving: it leads, and takes commands.
+    failure: why it applies no more; "" while it does.
+    """
+
+    def __init__(
+        self,
+        stream: StreamReplica,
+        standby: StandbyConsumers,
+        commands: GroupCommands,
+        ports: ReplicatedPorts,
+        applied_index: int = 0,
+        applied_term: int = 0,
+    ) -> None:
+        self.stream = stream
+        self.standby = standby
+        self.commands = commands
+        self._ports = ports
+        self.applied_index = applied_index
+        self.applied_term = applied_term
+        self.failure = ""
+        self._led_term = 0
+        commands.applied(stream.now)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this server leads the stream, and has applied what was acknowledged before."""
+        return self.commands.is_leading
+
+    # --- what the group says -------------------------------------------------------------------
+
+    def role_changed(self, *, leads: bool, term: int) -> None:
+        """Whether this server leads. leads=True comes when everything from before was handed to
+        committed(), and leads=False at once; a leader of another term ceased to lead in between."""
+        if self.is_serving and not (leads and term == self._led_term):
+            self._step_down()
+        if leads and not self.is_serving and not self.failure:
+            self._led_term = term
+            self._begin()
+
+    def committed(self, index: int, term: int, entry: bytes) -> None:
+        """The next entry of the group's log is committed. Indexes ascend, with gaps where the group itself
+        used one; an entry that is in the state already is ignored."""
+        if self.failure or index <= self.applied_index:
+            return
+        is_own = self.is_serving and term == self._led_term
+        flight = self.commands.take_committed() if is_own else None
+        try:
+            self._apply(entry, flight)
+        except Exception as error:  # noqa: BLE001  # costs this replica, and no other stream
+            self._fail(error, index)
+            return
+        self.applied_index, self.applied_term = index, term
+        if self.is_serving:
+            self._continue()
+        else:
+            self.stream.effects.drop()
+            self._ports.pending.note_stream(self.stream)
+            self._ports.wake()
+        if flight is not None:
+            for call in flight.calls:
+                call()
+
+    def _apply(self, entry: bytes, flight: Flight | None) -> None:
+        """Applies the commands of an entry. Raises MalformedCommandError, and what only a bug raises."""
+        stream = self.stream
+        for number, data in enumerate(split(entry)):
+            command, now = decode(data)
+            outcome: object
+            try:
+                outcome = stream.apply_committed(command, now)
+            except JetStreamApiError as error:  # a refusal is the command's result, on every replica
+                outcome = error
+            else:
+                self._follow_change(command)
+            if flight is not None:
+                flight.settle(number, outcome)
+        self.commands.applied(stream.now)
+
+    def _fail(self, error: Exception, index: int) -> None:
+        """This replica cannot follow any more: its state is what the entries before made. It is set aside,
+        its files stay, and the others continue."""
+        where = f"entry {index} of the group of stream {self.stream.name}"
+        self.failure = f"{where}: {faults.describe(faults.note(where, error))}"
+        log.error("stream %s is set aside on this server: %s", self.stream.name, self.failure)
+        self.close()
+        self._ports.containment.set_aside(self.stream, self.failure)
+
+    def close(self) -> None:
+        """Ends what this server does for the stream; the replica can be opened again from its state."""
+        if self.is_serving:
+            self._step_down()
+
+    # --- its state -----------------------------------------------------------------------------
+
+    def take_state(self, chunk_seqs: int = CHUNK_SEQS) -> tuple[bytes, dict[bytes, bytes]]:
+        """The state after entry `applied_index`: the manifest, and its chunks by name (replica_state.py)."""
+        return take_state(self.stream, self.standby, chunk_seqs)
+
+    # --- leading -------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        stream, ports = self.stream, self._ports
+        self.commands.lead([Admit(stream.refuse_all, stream.bytes_end), stream.batch_limits])
+        for name in self.standby.by_name:
+            self._serve_consumer(name)
+        if stream.retains_all and not stream.offline:
+            stream.apply(RetainMessages(False), stream.now)
+        stream.subscribe(ports.index)
+        ports.reviews.begin(stream)  # the old leader's last removals may be lost
+        ports.capacity.admit(stream)
+        ports.pending.touch_stream(stream)
+
+    def _continue(self) -> None:
+        """What follows an entry on the leader: the tick releases effects and delivers."""
+        stream, ports = self.stream, self._ports
+        ports.pending.note_stream(stream)
+        ports.wake()
+        if stream.sink.batch.size and not self.commands.is_full:
+            stream.apply_pending(ports.clock())  # they waited because too much was in flight
+
+    def _step_down(self) -> None:
+        stream, ports = self.stream, self._ports
+        self.commands.follow()
+        stream.unsubscribe(ports.index)
+        for name, consumer in list(stream.consumers.items()):
+            ports.pending.forget_consumer(consumer)
+            del stream.consumers[name]
+            faults.contain(consumer.abandon, ports.containment.work_failed)
+        stream.offline.clear()
+        deque(stream.take_waiting(), maxlen=0)  # unanswered: their publishers ask the next leader
+        stream.effects.drop()
+        ports.deferrals.drop(stream)
+        ports.pending.deadlines.set(stream, None)
+
+    # --- changes that concern more than the stream's state --------------------------------------
+
+    def _follow_change(self, command: Command) -> None:
+        if isinstance(command, Update):
+            self._ports.table.claims.claim(self.stream.name, self.stream.config.subjects)
+            if self.is_serving:
+                self.stream.subscribe(self._ports.index)
+                self._ports.reviews.begin(self.stream)
+        elif self.is_serving and isinstance(command, SetConsumer):
+            self._serve_consumer(command.name)
+        elif self.is_serving and isinstance(command, DropConsumer):
+            self._drop_consumer(command.name)
+
+    def _serve_consumer(self, name: str) -> None:
+        """Makes the consumer that delivers, or changes it as its standby is."""
+        stream, ports = self.stream, self._ports
+        standby = self.standby.by_name[name]
+        consumer = stream.consumers.get(name)
+        if consumer is not None:
+            consumer.follow(standby.meta, ports.clock())
+        elif name not in stream.offline:
+            try:
+                ports.consumers.take_over(stream, standby, ports.clock())
+            except Exception as error:  # noqa: BLE001  # costs this consumer
+                why = faults.describe(faults.note(f"consumer {name} of stream {stream.name}", error))
+                log.error("consumer %s of stream %s is left out: %s", name, stream.name, why)
+                ports.containment.leave_out(stream, name, why)
+
+    def _drop_consumer(self, name: str) -> None:
+        """Ends a consumer that an earlier command in flight made again."""
+        consumer = self.stream.consumers.pop(name, None)
+        if consumer is not None:
+            self._ports.pending.forget_consumer(consumer)
+            consumer.end()

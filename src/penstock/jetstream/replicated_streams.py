@@ -1,0 +1,131 @@
+"""The replicated streams of one account's engine.
+
+What runs the groups opens a stream here with its port, and calls the ReplicatedStream with what the group
+commits and who leads. At the end of each tick, flush() proposes what the streams' leaders submitted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from penstock.jetstream.consumer.standby import StandbyConsumers
+from penstock.jetstream.group_commands import GroupCommands, StreamGroupPort
+from penstock.jetstream.replicated_stream import ReplicatedPorts, ReplicatedStream
+from penstock.jetstream.stream.replica_state import ReplicaState, config_of, decode_state, restore_state
+from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
+from penstock.protocol.api import ApiStreamConfig
+from penstock.store.interface import AccountStore, StreamStore
+
+
+class NewReplica(Protocol):
+    """Constructs a stream without subscriptions."""
+
+    def __call__(
+        self,
+        config: ApiStreamConfig,
+        store: StreamStore,
+        created: int,
+        *,
+        group: GroupCommands | None = None,
+        standby: StandbyConsumers | None = None,
+    ) -> StreamReplica: ...
+
+
+class ReplicatedStreams:
+    """See the module. stores: make the streams' stores. new_stream: constructs a stream."""
+
+    def __init__(self, ports: ReplicatedPorts, stores: AccountStore, new_stream: NewReplica) -> None:
+        self._ports = ports
+        self._stores = stores
+        self._new_stream = new_stream
+        self._by_name: dict[str, ReplicatedStream] = {}
+        self.changed: dict[str, None] = {}  # with something to propose
+
+    def find(self, name: str) -> ReplicatedStream | None:
+        """The replica of a stream, or None for one without a group."""
+        return self._by_name.get(name)
+
+    def open(self, config: ApiStreamConfig, created: int, port: StreamGroupPort) -> ReplicatedStream:
+        """Begins to follow a stream from the first entry of its group on. Raises StoreError when the disk
+        fails."""
+        return self._open(config, created, port, StandbyConsumers(), None, (0, 0), None)
+
+    def restore(
+        self,
+        manifest: bytes,
+        chunk_of: Callable[[bytes], bytes],
+        index: int,
+        term: int,
+        port: StreamGroupPort,
+    ) -> ReplicatedStream:
+        """Begins to follow a stream from a state on, that after entry `index` of `term`: a checkpoint, or
+        what the leader sent. Takes the place of the replica that is open here. chunk_of: the bytes of a
+        chunk.
+
+        Raises MalformedCommandError when the state cannot be read, StoreError when the disk fails. The
+        replica that was open here is closed then, and another state can be restored.
+        """
+        state = decode_state(manifest)
+        return self._open(
+            config_of(state), state.created, port, StandbyConsumers(), state, (index, term), chunk_of
+        )
+
+    def close(self, name: str) -> None:
+        """Stops following a stream and removes its files: its group goes on without this server, or it is
+        opened again."""
+        replica = self._by_name.pop(name, None)
+        if replica is None:
+            return
+        replica.close()
+        self.changed.pop(name, None)
+        if not replica.failure:
+            self._ports.containment.take_out(replica.stream)
+            replica.stream.store.delete()
+        self._ports.table.offline.pop(name, None)
+        self._ports.table.claims.release(name)
+
+    def _open(
+        self,
+        config: ApiStreamConfig,
+        created: int,
+        port: StreamGroupPort,
+        standby: StandbyConsumers,
+        state: ReplicaState | None,
+        applied: tuple[int, int],
+        chunk_of: Callable[[bytes], bytes] | None,
+    ) -> ReplicatedStream:
+        name = config.name
+        self.close(name)
+        if name in self._stores.stream_names():
+            # Files may be ahead of the checkpoint, so that they cannot be continued: see decision 0032.
+            deque(self._stores.begin_delete(name), maxlen=0)
+        meta = msgspec.json.encode(StreamMeta(config, created, replicated=True))
+        store = self._stores.create_stream(name, meta, config.storage.value)
+        commands = GroupCommands(port, self._ports.clock, partial(self._note_changed, name))
+        stream = self._new_stream(config, store, created, group=commands, standby=standby)
+        stream.number_from_first()
+        if state is not None and chunk_of is not None:
+            restore_state(stream, standby, state, chunk_of)
+        self._ports.table.open[name] = stream
+        self._ports.table.claims.claim(name, config.subjects)
+        replica = ReplicatedStream(stream, standby, commands, self._ports, *applied)
+        self._by_name[name] = replica
+        self._ports.pending.note_stream(stream)
+        return replica
+
+    def flush(self) -> None:
+        """Proposes what was submitted since the last call, an entry for each stream."""
+        changed, self.changed = self.changed, {}
+        for name in changed:
+            replica = self._by_name.get(name)
+            if replica is not None and not replica.commands.flush():
+                self.changed[name] = None  # the next tick, which follows a commit, tries again
+
+    def _note_changed(self, name: str) -> None:
+        self.changed[name] = None
+        self._ports.wake()

@@ -1,0 +1,465 @@
+"""Runs one seed of the simulation of replicated streams, and checks it. See the package's docstring."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+from penstock.protocol import headers
+from penstock.protocol.acks import parse_reply
+from penstock.protocol.api import ApiStreamConfig
+from penstock.raft.membership import Membership
+from penstock.raft.raft_host import Frame
+from penstock.raft.raft_options import MILLISECOND_NS, RaftOptions
+from penstock.raft.raft_replica import Role
+from penstock.testing.raft_sim.raft_history import BrokenPromise
+from penstock.testing.stream_sim.stream_history import ConsumerSeen, StreamHistory, TaggedPublish
+from penstock.testing.stream_sim.stream_server import StreamServer
+
+SERVERS = 3
+STREAM = "S"
+CONSUMERS = {"all": "", "some": "s.a.>"}
+ACK_WAIT_NS = 3_000 * MILLISECOND_NS
+TICK_NS = 50 * MILLISECOND_NS
+FAULTS_NS = 12_000 * MILLISECOND_NS
+"""Virtual time in which faults happen."""
+HEAL_NS = 8_000 * MILLISECOND_NS
+"""Virtual time after the last fault in which a leader serves and all replicas are equal."""
+DRAINS_MAX = 60
+MESSAGES_MAX = 100_000
+
+
+class StreamOutcome(NamedTuple):
+    """The result of a seed. rule: "" = it passed; digest: equal runs have equal ones."""
+
+    seed: int
+    rule: str
+    what: str
+    digest: str
+    counts: Counter[str]
+
+
+class StreamRun:
+    """One run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now = 0
+        self.counts: Counter[str] = Counter()
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._event_number = 0
+        self._ids = itertools.count(1)
+        self.is_faulty = True
+        self.loss = self.random.choice((0.0, 0.0, 0.01, 0.1))
+        self.cut: set[tuple[int, int]] = set()
+        self.compacts = self.random.random() < 0.7
+        config = ApiStreamConfig(
+            name=STREAM, subjects=["s.>"], allow_atomic=True, allow_direct=True, num_replicas=SERVERS,
+            max_msgs=-1, max_bytes=-1, max_msg_size=-1, max_msgs_per_subject=-1, max_consumers=-1,
+            duplicate_window=120_000 * MILLISECOND_NS,
+        )  # fmt: skip
+        self.streams = {STREAM: config}
+        self.history = StreamHistory(STREAM)
+        self.options = self._some_options()
+        membership = Membership(tuple(f"s{i}.0" for i in range(SERVERS)))
+        self.servers = [
+            StreamServer(
+                i, self.streams, membership, self.options, self.random, {STREAM: self.history},
+                self._send, self.call_later, lambda: self.now, self._arrived,
+                self._fetch,
+            )
+            for i in range(SERVERS)
+        ]  # fmt: skip
+        self._known: dict[str, int] = {}  # subject -> the last sequence that a client knows of
+        self._batches: dict[str, list[str]] = {}  # open ones: tags that are sent
+        self._retries: list[TaggedPublish] = []
+        self._reads: dict[str, int] = {}
+        self._acks: list[tuple[StreamServer, int, bytes, str, int]] = []
+        self._confirmations: dict[str, tuple[str, int, int]] = {}
+        self._is_made: set[str] = set()
+
+    def _some_options(self) -> RaftOptions:
+        small = self.random.random() < 0.3
+        return replace(
+            RaftOptions(),
+            append_bytes_max=400 if small else 1 << 20,
+            inflight_bytes_max=1200 if small else 16 << 20,
+            uncommitted_bytes_max=6000 if small else 64 << 20,
+            committed_bytes_max=600 if small else 16 << 20,
+        )
+
+    def go(self) -> StreamOutcome:
+        """Runs the seed."""
+        rule = what = ""
+        try:
+            self._run()
+        except BrokenPromise as broken:
+            rule, what = broken.rule, str(broken)
+        except AssertionError as error:
+            rule, what = "assertion", f"assertion: {error}"
+        history = self.history
+        self.counts["entries"] = history.entries
+        self.counts["acked"], self.counts["refused"] = history.acked, history.refused
+        self.counts["deliveries"] = history.deliveries
+        self.counts["confirmations"], self.counts["reads"] = history.confirmations, history.reads
+        for name in ("restored", "fetched", "spared", "written", "kept"):
+            self.counts[name] = sum(getattr(one, name) for one in self.servers)
+        digest = f"{self.now} {sorted(self.counts.items())}"
+        return StreamOutcome(self.seed, rule, what, digest, self.counts)
+
+    def _run(self) -> None:
+        names = [one.name for one in self.servers]
+        for server in self.servers:
+            server.start(names, self.now)
+            self._tick_later(server, server.boot)
+        while self.now < FAULTS_NS:
+            self._act()
+            self._run_for(self.random.choice((1, 1, 5, 20, 100)) * MILLISECOND_NS)
+        self._heal()
+        self._drain()
+        self._check_end()
+
+    # --- time and network
+
+    def call_later(self, delay_ns: int, action: Callable[[], None]) -> None:
+        """Calls after some virtual time."""
+        self._event_number += 1
+        heapq.heappush(self._events, (self.now + delay_ns, self._event_number, action))
+
+    def _run_for(self, duration_ns: int) -> None:
+        end = self.now + duration_ns
+        while self._events and self._events[0][0] <= end:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        self.now = end
+
+    def _tick_later(self, server: StreamServer, boot: int) -> None:
+        def tick() -> None:
+            if server.is_up and server.boot == boot:
+                server.tick(self.now)
+                self._tick_later(server, boot)
+
+        self.call_later(TICK_NS, tick)
+
+    def _send(self, frame: Frame) -> None:
+        sender, to = int(frame.sender[1]), int(frame.to[1])
+        self.counts["messages"] += len(frame.messages)
+        if self.counts["messages"] > MESSAGES_MAX:
+            raise BrokenPromise("storm", f"more than {MESSAGES_MAX} messages: {self._states()}")
+        if (sender, to) in self.cut or (self.is_faulty and self.random.random() < self.loss):
+            return
+        copies = 2 if self.is_faulty and self.random.random() < 0.02 else 1
+        for _ in range(copies):
+            delay = self.random.randrange(100_000, 3_000_000)
+            if self.is_faulty and self.random.random() < 0.02:
+                delay = self.random.randrange(2000 * MILLISECOND_NS)
+            self.call_later(delay, lambda: self._deliver(to, frame))
+
+    def _fetch(self, stream: str, chunk: bytes) -> bytes | None:
+        """A chunk that a server's checkpoint has."""
+        for server in self._up():
+            if chunk in server.chunks[stream]:
+                return server.chunks[stream][chunk]
+        return None
+
+    def _deliver(self, to: int, frame: Frame) -> None:
+        server = self.servers[to]
+        if server.is_up and server.name == frame.to:
+            server.receive(frame, self.now)
+
+    # --- faults
+
+    def _act(self) -> None:
+        actions: tuple[tuple[float, Callable[[], object]], ...] = (
+            (12, self._publish),
+            (4, self._publish_expecting),
+            (3, self._publish_with_id),
+            (4, self._publish_in_batch),
+            (5, self._pull),
+            (12, self._ack),
+            (3, self._read),
+            (3, self._make_consumer),
+            (0.7, self._kill),
+            (0.2, self._lose_all_power),
+            (0.6, self._separate),
+            (0.4, self._slow_down),
+            (0.8, self._transfer),
+            (1.5, self._compact),
+            (0.3, self._set_clock),
+        )
+        [action] = self.random.choices([one for _, one in actions], [weight for weight, _ in actions])
+        action()
+
+    def _up(self) -> list[StreamServer]:
+        return [one for one in self.servers if one.is_up]
+
+    def _leader(self) -> StreamServer | None:
+        """A server that serves, one that was deposed and has not heard of it among them."""
+        leaders = [one for one in self._up() if one.leads(STREAM)]
+        return self.random.choice(leaders) if leaders else None
+
+    def _kill(self) -> None:
+        if not self._up():
+            return
+        server = self.random.choice(self._up())
+        loses_power = self.random.random() < 0.5
+        self.counts["power losses" if loses_power else "crashes"] += 1
+        server.stop(loses_power=loses_power)
+        self.call_later(self.random.choice((1, 300, 3000)) * MILLISECOND_NS, lambda: self._start(server))
+
+    def _start(self, server: StreamServer) -> None:
+        if not server.is_up:
+            server.start([one.name for one in self.servers], self.now)
+            self._tick_later(server, server.boot)
+            server.pump(self.now)
+
+    def _lose_all_power(self) -> None:
+        self.counts["power losses"] += 1
+        for server in self._up():
+            server.stop(loses_power=True)
+            delay = self.random.choice((1, 1000)) * MILLISECOND_NS
+            self.call_later(delay, lambda server=server: self._start(server))  # type: ignore[misc]
+
+    def _separate(self) -> None:
+        """Cuts one server off, or one direction between two."""
+        self.counts["partitions"] += 1
+        one = self.random.randrange(SERVERS)
+        others = [i for i in range(SERVERS) if i != one]
+        if self.random.random() < 0.5:
+            pairs = {(one, i) for i in others} | {(i, one) for i in others}
+        else:
+            pairs = {self.random.choice(((one, others[0]), (others[0], one)))}
+        self.cut |= pairs
+        delay = self.random.choice((500, 2000, 5000)) * MILLISECOND_NS
+        self.call_later(delay, lambda: self.cut.difference_update(pairs))
+
+    def _slow_down(self) -> None:
+        server = self.random.choice(self.servers)
+        server.set_sync_time(self.random.choice((2, 2, 50, 700)) * MILLISECOND_NS)
+
+    def _set_clock(self) -> None:
+        server = self.random.choice(self.servers)
+        server.set_clock(self.random.choice((0, 0, -5_000, 2_000, 60_000)) * MILLISECOND_NS)
+
+    def _transfer(self) -> None:
+        server = self._leader()
+        if server is not None:
+            others = [one.name for one in self.servers if one is not server]
+            if server.host.touch(STREAM).transfer(self.random.choice(others), self.now):
+                self.counts["transfers"] += 1
+            server.pump(self.now)
+
+    def _compact(self) -> None:
+        if self._up() and self.compacts:
+            self.counts["compactions"] += 1
+            server = self.random.choice(self._up())
+            server.compact(STREAM, self.random.choice((0, 0, 5)), self.now)
+
+    # --- clients
+
+    def _sent(self, one: TaggedPublish, more: tuple[tuple[str, str], ...] = ()) -> None:
+        """Sends a publish to a server that serves."""
+        server = self._leader()
+        if server is None:
+            return
+        self.history.publishes[one.tag] = one
+        pairs = list(more)
+        if one.expected is not None:
+            pairs.append((headers.EXPECTED_LAST_SUBJECT_SEQUENCE, str(one.expected)))
+        if one.msg_id:
+            pairs.append((headers.MSG_ID, one.msg_id))
+        header = headers.build(pairs) if pairs else b""
+        server.publish(one.subject, f"_IN.p.{one.tag}", header, one.tag.encode())
+        if self.random.random() < 0.8:  # else the next input ends the tick
+            server.pump(self.now)
+
+    def _new_tag(self) -> str:
+        return f"t{next(self._ids)}"
+
+    def _publish(self) -> None:
+        for _ in range(self.random.choice((1, 1, 4))):
+            self._sent(TaggedPublish(self._new_tag(), self.random.choice(("s.a.1", "s.a.2", "s.b"))))
+
+    def _publish_expecting(self) -> None:
+        subject = self.random.choice(("s.k.1", "s.k.2"))
+        expected = self._known.get(subject, 0)
+        for _ in range(self.random.choice((1, 2))):  # two that expect the same: one wins
+            self._sent(TaggedPublish(self._new_tag(), subject, expected=expected))
+
+    def _publish_with_id(self) -> None:
+        if self._retries and self.random.random() < 0.6:
+            one = self.random.choice(self._retries)
+        else:
+            tag = self._new_tag()
+            one = TaggedPublish(tag, "s.a.id", msg_id=f"id-{tag}")
+            self._retries = [*self._retries[-4:], one]
+        self._sent(one)
+
+    def _publish_in_batch(self) -> None:
+        """Sends the next message of an open batch, or begins one. Its commit may reach another leader."""
+        if self._batches and self.random.random() < 0.8:
+            batch = self.random.choice(list(self._batches))
+        else:
+            batch = f"b{next(self._ids)}"
+            self._batches[batch] = []
+        server = self._leader()
+        if server is None:
+            return
+        tags = self._batches[batch]
+        tag = self._new_tag()
+        tags.append(tag)
+        more = [(headers.BATCH_ID, batch), (headers.BATCH_SEQUENCE, str(len(tags)))]
+        if len(tags) == 3:
+            more.append((headers.BATCH_COMMIT, "1"))
+            del self._batches[batch]
+        self._sent(TaggedPublish(tag, "s.batch", batch=batch), tuple(more))
+
+    def _make_consumer(self) -> None:
+        server = self._leader()
+        if server is None:
+            return
+        for name, filter_subject in CONSUMERS.items():
+            if name not in self._is_made:
+                config = {
+                    "durable_name": name, "ack_policy": "explicit", "filter_subject": filter_subject,
+                    "ack_wait": ACK_WAIT_NS, "max_ack_pending": 1000,
+                }  # fmt: skip
+                body = json.dumps({"stream_name": STREAM, "config": config}).encode()
+                server.publish(f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.{name}", f"_IN.m.{name}", b"", body)
+        server.pump(self.now)
+
+    def _pull(self) -> None:
+        server = self._leader()
+        if server is None:
+            return
+        for name in CONSUMERS:
+            body = json.dumps({"batch": self.random.choice((1, 5, 20)), "expires": 2 * ACK_WAIT_NS})
+            reply = f"_IN.d.{name}.{next(self._ids)}"
+            server.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}", reply, b"", body.encode())
+        server.pump(self.now)
+
+    def _ack(self) -> None:
+        """Acks deliveries: at the server that made them, or at another leader."""
+        for _ in range(self.random.choice((1, 5))):
+            if not self._acks:
+                return
+            server, boot, reply, name, seq = self._acks.pop(self.random.randrange(len(self._acks)))
+            if not server.is_up or server.boot != boot:
+                other = self._leader()
+                if other is None:
+                    continue
+                server = other
+            number = next(self._ids)
+            self._confirmations[str(number)] = (name, seq, 0)
+            double = f"_IN.c.{number}" if self.random.random() < 0.8 else ""
+            server.publish(reply.decode(), double, b"", b"+ACK")
+            if self.random.random() < 0.7:
+                server.pump(self.now)
+
+    def _read(self) -> None:
+        if not self._up():
+            return
+        server = self._leader() or self.random.choice(self._up())
+        number = next(self._ids)
+        self._reads[str(number)] = self.history.acked_seq
+        server.publish(f"$JS.API.STREAM.INFO.{STREAM}", f"_IN.i.{number}", b"", b"")
+        server.pump(self.now)
+
+    def _arrived(
+        self, server: StreamServer, subject: str, reply: bytes, header: bytes, payload: bytes
+    ) -> None:
+        """A client at a server gets a message."""
+        kind, _, rest = subject[4:].partition(".")
+        if kind == "p":
+            self._answered(rest, payload)
+        elif kind == "d":
+            self._on_delivery(server, rest.partition(".")[0], reply, header)
+        elif kind == "c":
+            name, seq, _ = self._confirmations.pop(rest)
+            self.history.ack_confirmed(name, seq, server.groups[STREAM].term)
+        elif kind == "i":
+            answer = json.loads(payload)
+            if "error" not in answer:
+                self.history.read_answered(self._reads.pop(rest), answer["state"]["last_seq"])
+        elif kind == "m" and "error" not in json.loads(payload):
+            self._is_made.add(rest)
+            self.history.consumers.setdefault(rest, ConsumerSeen(CONSUMERS[rest].rstrip(">")))
+
+    def _answered(self, tag: str, payload: bytes) -> None:
+        one = self.history.publishes[tag]
+        if not payload:
+            return  # a message of a batch that is not its last
+        answer = json.loads(payload)
+        if "error" in answer:
+            self.history.publish_refused(tag)
+            return
+        self.history.publish_acknowledged(tag, answer["seq"], answer.get("duplicate", False))
+        if not one.batch:
+            self._known[one.subject] = max(self._known.get(one.subject, 0), answer["seq"])
+
+    def _on_delivery(self, server: StreamServer, name: str, reply: bytes, header: bytes) -> None:
+        about = parse_reply(reply.decode())
+        if about is None:
+            self.counts["409"] += b"Leadership Change" in header
+            return
+        self.history.consumers.setdefault(name, ConsumerSeen(CONSUMERS[name].rstrip(">")))
+        self._is_made.add(name)
+        self.history.delivered(name, about.stream_seq, server.groups[STREAM].term)
+        self._acks.append((server, server.boot, reply, name, about.stream_seq))
+
+    # --- at the end
+
+    def _heal(self) -> None:
+        self.is_faulty = False
+        self.cut.clear()
+        for server in self.servers:
+            server.set_sync_time(2 * MILLISECOND_NS)
+            self._start(server)
+        self._run_for(HEAL_NS)
+
+    def _drain(self) -> None:
+        """Creates the consumers that are missing, and acks until everything is acked."""
+        for _ in range(DRAINS_MAX):
+            self._make_consumer()
+            self._pull()
+            self._run_for(500 * MILLISECOND_NS)
+            while self._acks:
+                self._ack()
+            self._run_for(500 * MILLISECOND_NS)
+            server = self._leader()
+            if server is not None and self._is_drained(server):
+                return
+        raise BrokenPromise("liveness", f"not drained: {self._states()}")
+
+    def _is_drained(self, server: StreamServer) -> bool:
+        consumers = server.replicas[STREAM].stream.consumers.values()
+        return len(consumers) == len(CONSUMERS) and not any(
+            one.pump.num_pending or one.state.num_pending for one in consumers
+        )
+
+    def _check_end(self) -> None:
+        leaders = [one for one in self._up() if one.groups[STREAM].role is Role.LEADER]
+        if len(leaders) != 1:
+            raise BrokenPromise("liveness", f"{len(leaders)} leaders: {self._states()}")
+        self._run_for(1000 * MILLISECOND_NS)
+        ends = {one.replicas[STREAM].applied_index for one in self.servers}
+        if len(ends) != 1:
+            raise BrokenPromise("equality", f"applied up to {sorted(ends)}: {self._states()}")
+        for server in self.servers:
+            self.history.compare_whole(server.name, server.replicas[STREAM])
+            self.history.finish(server.replicas[STREAM])
+
+    def _states(self) -> str:
+        return " | ".join(one.state() for one in self.servers)
+
+
+def run_stream_seed(seed: int) -> StreamOutcome:
+    """Runs a seed."""
+    return StreamRun(seed).go()
