@@ -24,7 +24,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock import faults
 from penstock.kernels.wire.ingress import Ingress
@@ -32,7 +32,11 @@ from penstock.net.backlog import HIGH_WATER, LOW_WATER, BacklogWatch
 from penstock.net.layer import Layer
 from penstock.net.reasons import CloseReason
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 CLOSE_GRACE_S = 2.0
+UVLOOP_MODULE = "uvloop.loop"
 
 
 class Handler(Protocol):
@@ -87,7 +91,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "stalls",
     )
 
-    get_buffer: Callable[..., memoryview]
+    get_buffer: Callable[..., Buffer]
     buffer_updated: Callable[..., None]
 
     def __init__(
@@ -337,6 +341,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         if sock is not None and not isinstance(transport, Layer):
             self._plain_socket = self._ingress.socket = sock.fileno()
             self._ingress.is_direct = True
+            # Any object with a buffer suffices for uvloop; asyncio's loops need its length as well.
+            if type(transport).__module__ == UVLOOP_MODULE and transport.get_protocol() is self:
+                self.get_buffer = self._ingress.parser.room_to_read
+                transport.set_protocol(self)  # uvloop keeps the methods that it found
 
     def _leave_socket(self) -> None:
         """Ends the direct use of the socket: it is closed, or its bytes are no longer those of the protocol.

@@ -406,7 +406,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
                 and (self._is_ending or not self._is_paused)
             ):
                 # The parser must not move its buffer while a view of it exists.
-                with connection.get_buffer(-1) as buffer:
+                with memoryview(connection.get_buffer(-1)) as buffer:
                     filled, self._has_more = self._decrypt(buffer)
                 if filled:
                     connection.buffer_updated(filled)
@@ -449,7 +449,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         connection.use(self._raw)
         self._raw.set_protocol(connection)
         while data and connection.close_reason is None:
-            with connection.get_buffer(len(data)) as buffer:
+            with memoryview(connection.get_buffer(len(data))) as buffer:
                 count = min(len(data), len(buffer))
                 buffer[:count] = data[:count]
             data = data[count:]

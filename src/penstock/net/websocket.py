@@ -347,7 +347,7 @@ class WebsocketLayer(asyncio.Protocol, Layer):
         connection = self._connection
         rest = memoryview(data)
         while rest and connection is not None and connection.close_reason is None:
-            with connection.get_buffer(len(rest)) as buffer:
+            with memoryview(connection.get_buffer(len(rest))) as buffer:
                 count = min(len(rest), len(buffer))
                 buffer[:count] = rest[:count]
             rest = rest[count:]

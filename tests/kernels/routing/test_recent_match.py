@@ -7,8 +7,9 @@ import random
 import pytest
 
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.frames import FrameParser, ParseError
-from penstock.kernels.wire.sinks import Sink, SinkSubscription
+from penstock.kernels.wire.sinks import DirtyList, Sink, SinkSubscription
 from tests.reference import subscription_index as model
 
 LAST_TOKENS = ["a", "b", "c", "", "a.b", "a.", "*", ">"]
@@ -77,3 +78,77 @@ def test_a_carriage_return_in_a_word_is_refused_wherever_it_stands() -> None:
             parser.feed(b"PUB " + b"s" * at + b"\r" + b"s" * (size - at) + b" 3\r\nabc\r\n")
             parser.next_frame()
             assert parser.error == ParseError.ERROR_MALFORMED
+
+
+class Receiver:
+    """A client that takes messages."""
+
+    def __init__(self, index: SubscriptionIndex) -> None:
+        self.index = index
+        self.sink = ClientSink(DirtyList(), self)
+
+    def on_auto_unsubscribe(self, sub: SinkSubscription) -> None:
+        self.index.remove(sub)
+
+    def subscribe(self, f: bytes, sid: int, queue: bytes = b"", most: int = 0) -> SinkSubscription:
+        sub = SinkSubscription(self.sink, f, queue, b"%d" % sid, most)
+        self.index.insert(sub)
+        return sub
+
+    def sids(self) -> list[int]:
+        """Of the messages since the last call."""
+        parser = FrameParser()
+        parser.feed(self.sink.take())
+        return sorted(sid for sid, *_ in parser.next_batch())
+
+
+def publish_twice(index: SubscriptionIndex, receiver: Receiver, subject: bytes) -> list[list[int]]:
+    got = []
+    for _ in range(2):
+        publish(index, subject, b"", b"", b"x")
+        got.append(receiver.sids())
+    return got
+
+
+def test_a_repeated_literal_subject_reaches_who_is_subscribed_now() -> None:
+    index = SubscriptionIndex()
+    receiver = Receiver(index)
+    first = receiver.subscribe(b"a.b", 1)
+    assert publish_twice(index, receiver, b"a.b") == [[1], [1]]
+    assert publish_twice(index, receiver, b"a.c") == [[], []], "of the same length"
+    second = receiver.subscribe(b"a.b", 2)
+    assert publish_twice(index, receiver, b"a.b") == [[1, 2], [1, 2]]
+    index.remove(first)
+    assert publish_twice(index, receiver, b"a.b") == [[2], [2]]
+    wildcard = receiver.subscribe(b"a.*", 3)
+    assert publish_twice(index, receiver, b"a.b") == [[2, 3], [2, 3]]
+    index.remove(wildcard)
+    index.remove(second)
+    assert publish_twice(index, receiver, b"a.b") == [[], []]
+    receiver.subscribe(b"a.b", 4, most=3)
+    assert publish_twice(index, receiver, b"a.b") == [[4], [4]]
+    assert publish_twice(index, receiver, b"a.b") == [[4], []], "the maximum ends it"
+    receiver.subscribe(b"a.b", 5, queue=b"g")
+    receiver.subscribe(b"a.b", 6)
+    assert publish_twice(index, receiver, b"a.b") == [[5, 6], [5, 6]]
+
+
+def test_a_freed_subscription_is_not_the_receiver_of_its_subject() -> None:
+    index = SubscriptionIndex()
+    receiver = Receiver(index)
+    for sid in range(1, 200):
+        sub = receiver.subscribe(b"a.b", sid)
+        assert publish_twice(index, receiver, b"a.b") == [[sid], [sid]]
+        index.remove(sub)
+        del sub
+        assert publish_twice(index, receiver, b"a.b") == [[], []]
+
+
+def test_a_repeated_literal_subject_is_looked_up_once() -> None:
+    index = SubscriptionIndex()
+    receiver = Receiver(index)
+    receiver.subscribe(b"a.b", 1)
+    publish_twice(index, receiver, b"a.b")
+    walks = index.num_walks
+    publish_twice(index, receiver, b"a.b")
+    assert index.num_walks == walks

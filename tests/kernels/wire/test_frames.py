@@ -221,6 +221,22 @@ def test_a_client_can_raise_the_limit_for_info() -> None:
     assert frame.payload == info
 
 
+def test_a_read_into_the_parser_itself_is_one_into_a_view_of_get_buffer() -> None:
+    data = b"PUB a.b 5\r\nhello\r\n"
+    for room_of in (FrameParser.get_buffer, FrameParser.room_to_read):
+        parser = FrameParser()
+        for byte in data:
+            with memoryview(room_of(parser, 65536)) as room:
+                assert len(room) >= 65536
+                room[0] = byte
+                with pytest.raises(BufferError):
+                    parser.get_buffer(len(room) + 1)  # the parser is pinned by the view of it
+            parser.buffer_updated(1)
+        frame = parser.next_frame()
+        assert frame is not None
+        assert (frame.subject, frame.payload) == (b"a.b", b"hello")
+
+
 def test_a_payload_larger_than_the_buffer_arrives_through_get_buffer() -> None:
     payload = bytes(range(256)) * 20_000
     data = b"PUB a %d\r\n" % len(payload) + payload + b"\r\nPING\r\n"

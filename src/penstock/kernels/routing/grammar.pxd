@@ -25,9 +25,17 @@ cdef inline bint is_token(const char* p, const char* end, char c) noexcept nogil
 cdef inline bint starts_with(const char* s, size_t n, const char* prefix, size_t k) noexcept nogil:
     return n > k and memcmp(s, prefix, k) == 0
 
+# Do the first two bytes allow that a subject or reply is reserved? Inboxes (`_INBOX.`) are not.
+cdef inline bint may_be_reserved(const char* s, size_t n) noexcept nogil:
+    if n < 2:
+        return False
+    if s[0] == c'$':
+        return s[1] == c'N' or s[1] == c'G' or s[1] == c'J'
+    return s[0] == c'_' and (s[1] == c'G' or s[1] == c'R')
+
 # Subjects between servers; clients may not publish there.
 cdef inline bint is_reserved_subject(const char* s, size_t n) noexcept nogil:
-    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
+    if not may_be_reserved(s, n):
         return False
     return (
         starts_with(s, n, b"$NRG.", 5) or starts_with(s, n, b"_GR_.", 5) or starts_with(s, n, b"$GR.", 4)
@@ -35,7 +43,7 @@ cdef inline bint is_reserved_subject(const char* s, size_t n) noexcept nogil:
 
 # Replies that only servers may name: service imports, consumer acks, gateways.
 cdef inline bint is_reserved_reply(const char* s, size_t n) noexcept nogil:
-    if n == 0 or (s[0] != c'$' and s[0] != c'_'):
+    if not may_be_reserved(s, n):
         return False
     return (
         starts_with(s, n, b"_R_.", 4) or starts_with(s, n, b"$JS.ACK.", 8)

@@ -1,7 +1,7 @@
 """The subscription index: literal and wildcard filters, queue groups, match cache."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from penstock.kernels.routing.literals cimport LiteralTable, Lookup
-from penstock.kernels.routing.recent_match cimport Recent
+from penstock.kernels.routing.recent_match cimport Recent, RecentLiteral
 from penstock.kernels.wire.sinks cimport (
     Message, RemoteSubscription, Sink, SinkSubscription, SubscriptionEntry,
 )
@@ -81,6 +81,7 @@ cdef class SubscriptionIndex:
     cdef list free_slots                    # of `states`
     cdef LiteralTable literals
     cdef Recent recent                      # the last lookup
+    cdef RecentLiteral recent_literal
     cdef Node* root
     cdef CacheEntry* cache
     cdef list cached                        # [MatchResult | None], beside `cache`

@@ -32,7 +32,9 @@ from penstock.kernels.routing.literals cimport (
     Lookup, entry_in, hash_bytes, is_entry_of, literal_drop, literal_get, literal_put, literal_replace, literals_free,
     literals_seek, mix,
 )
-from penstock.kernels.routing.recent_match cimport differs_in_last_token, is_recent, keep_recent
+from penstock.kernels.routing.recent_match cimport (
+    differs_in_last_token, is_recent, is_recent_literal, keep_recent,
+)
 from penstock.kernels.wire.sinks cimport (
     PeerSink, RemoteSubscription, SubscriptionEntry, SinkSubscription, entry_free, entry_new, is_remote,
 )
@@ -271,6 +273,9 @@ cdef class SubscriptionIndex:
         if n == 0:
             return NO_RECEIVERS
         self.num_lookups += 1
+        if single != NULL and is_recent_literal(&self.recent_literal, lookup.subject, n, self.generation):
+            single[0] = self.recent_literal.entry
+            return None
         if is_recent(&self.recent, lookup.subject, n, self.generation):
             return result_of(<FilterState>self.recent.state)
         if lookup.index != <void*>self:
@@ -327,6 +332,8 @@ cdef class SubscriptionIndex:
         trie_walk(self.root, subject, subject + n, self.seed, &found)
         if single != NULL and only != NULL and found.count == 0:
             single[0] = only
+            if not is_awaited(subject, n):      # a table of open requests may have a receiver of it too
+                self.recent_literal.entry, self.recent_literal.generation = only, self.generation
             return None
         try:
             if found.out_of_memory:

@@ -116,6 +116,9 @@ class FrameParser:
     def unlock(self) -> None:
         """Accepts all frames: the peer is authenticated."""
 
+    def room_to_read(self, size_hint: int = -1) -> Buffer:
+        """`get_buffer` for event loops that only need the buffer protocol: returns the parser itself."""
+
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """A writable view of the room for the next read, at least max(size_hint, 64 KiB).
 

@@ -101,6 +101,12 @@ cdef class DirtyList:
     cpdef list take(self)
 
 
+# Takes the Exception that is set in the interpreter, and clears it: for callers that call a function through a
+# `noexcept` pointer and check its result themselves, because entering a `try` costs about a hundred instructions.
+# Propagates what is no Exception.
+cdef object take_raised()
+
+
 cdef class RoutingGuard:
     cdef readonly bint is_active
 

@@ -52,6 +52,18 @@ cdef void entry_free(SubscriptionEntry* entry) noexcept:
     slab_free(entry, size_of(entry.subject_len, entry.sid_len))
 
 
+cdef int raise_again() except -1:
+    """Raises the exception that is set already."""
+    return -1
+
+
+cdef object take_raised():
+    try:
+        raise_again()
+    except Exception as error:
+        return error
+
+
 cdef class Sink:
     """Base class of all receivers of messages. The base class refuses every message."""
 

@@ -61,7 +61,7 @@ applying after each read and ending the tick later (the extra calls cost what th
 from libc.stdint cimport uint64_t
 
 from penstock.kernels.wire.dispatch cimport ClientSink
-from penstock.kernels.wire.sinks cimport DirtyList, Sink
+from penstock.kernels.wire.sinks cimport DirtyList, Sink, take_raised
 
 from collections import deque
 
@@ -256,23 +256,30 @@ cdef class TickTrigger:
     cpdef bint flush(self) except -1:
         cdef bint congested = False
         cdef list taken
-        cdef Py_ssize_t i = 0, count
+        cdef Py_ssize_t i = 0
         cdef uint64_t now
         if not self.dirty_sinks.items:
             return False
         taken = self.dirty_sinks.take()
-        count = len(taken)
         # One read of the clock for all sinks, and none within a read, whose part has read it.
         now = self.budget.began if self.budget.depth else self.budget.now()
-        while i < count:
-            try:                # entered once for all sinks: each time costs a third of a flush
-                while i < count:
-                    i += 1
-                    if flush_at(<Sink?>taken[i - 1], now):
-                        congested = True
-            except Exception as error:          # the other sinks are flushed all the same
-                note("flush of a sink", error)
+        while (<FlushRun>flush_run)(taken, &i, now, &congested) < 0:
+            note("flush of a sink", take_raised())   # the other sinks are flushed all the same
         return congested
+
+
+# flush_run() for a caller that checks the result itself: entering a `try` costs a third of a flush.
+ctypedef int (*FlushRun)(list, Py_ssize_t*, uint64_t, bint*) noexcept
+
+
+cdef int flush_run(list sinks, Py_ssize_t* at, uint64_t now, bint* congested) except -1:
+    """Flushes the sinks from index `at` on; counts it up, and sets `congested` if a receiver is. An exception ends
+    the run after the sink that raised it."""
+    while at[0] < len(sinks):
+        at[0] += 1
+        if flush_at(<Sink?>sinks[at[0] - 1], now):
+            congested[0] = True
+    return 0
 
 
 cdef bint flush_at(Sink sink, uint64_t now) except -1:
