@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def pytest_report_header() -> list[str]:
     """Says which seeds and how many examples this run draws, so that the whole run can be repeated."""
     seeds = f"simulation: fresh seeds from {SIM_FIRST} (repeat them with SIM_FIRST={SIM_FIRST})"
     return [seeds, f"hypothesis: {PROFILE} profile"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports all tests without garbage collections, and excludes what was imported from the later ones: a
+    full collection, which some tests ask for, then takes milliseconds instead of half a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
