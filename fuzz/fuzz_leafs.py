@@ -15,10 +15,9 @@ import re
 
 import instrumented  # noqa: F401  # before everything of penstock
 from mutations import mutate
-from peers import Host, Peer, turns
+from peers import Host, Peer, talk_as_server
 from seeded import fuzz
 
-from penstock.kernels.wire.route_frames import RouteParser
 from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.server.config import conf_parser
 from penstock.server.config.directives import options_of
@@ -46,7 +45,6 @@ leafnodes {
 KINDS = 9
 RAW, AFTER_CONNECT, CONNECT, INFO, REGISTERED, COMPRESSED, HUB_RAW, HUB_INFO, HUB_REGISTERED = range(KINDS)
 OF_HUBS = (HUB_RAW, HUB_INFO, HUB_REGISTERED)
-HELD_MAX = 64 << 10
 READ_BYTES = 16 << 10
 CONNECT_LINE = (
     b'CONNECT {"version":"2.15.2","user":"a","pass":"a","server_id":"L","name":"l","cluster":"c",'
@@ -113,22 +111,7 @@ class Fuzzer:
             assert leafs is not None
             remote = leafs.nodes.remotes[0] if kind in OF_HUBS else None
             peer = Peer(host.server, outer=leafs._new_session(remote).connection)
-            parser = peer.connection._ingress.parser
-            assert isinstance(parser, RouteParser)
-            stream = self._stream(kind, body)
-            size = cut * 16 or READ_BYTES
-            for at in range(0, len(stream), size):
-                peer.receive(stream[at : at + size])
-                while peer.connection._ingress.waiting:  # a socket would not be read meanwhile
-                    await turns(1)
-                if not parser.is_wide:
-                    assert parser.held_bytes <= HELD_MAX, parser.held_bytes
-            await turns()
-            peer.go()
-            await turns()
-            for account in host.server.accounts.values():
-                left = [one for one in account.index.subscriptions() if one.remote]
-                assert not left, left
+            await talk_as_server(host, peer, self._stream(kind, body), cut * 16 or READ_BYTES)
             assert not leafs.nodes.links
             assert not leafs.sessions
 

@@ -15,10 +15,9 @@ import re
 
 import instrumented  # noqa: F401  # before everything of penstock
 from mutations import mutate
-from peers import Host, Peer, turns
+from peers import Host, Peer, talk_as_server
 from seeded import fuzz
 
-from penstock.kernels.wire.route_frames import RouteParser
 from penstock.protocol.s2_stream import IDENTIFIER, encode_chunks
 from penstock.server.config import conf_parser
 from penstock.server.config.directives import options_of
@@ -36,7 +35,6 @@ no_auth_user: a
 cluster { name: c, listen: "127.0.0.1:-1", accounts: [B], compression: %s }
 """
 RAW, AFTER_CONNECT, CONNECT, INFO, REGISTERED, COMPRESSED, DEDICATED = range(7)
-HELD_MAX = 64 << 10
 READ_BYTES = 16 << 10
 CONNECT_LINE = b'CONNECT {"name":"P","cluster":"c","headers":true,"lnoc":true,"ln":true}\r\n'
 ABOUT = (
@@ -88,22 +86,7 @@ class Fuzzer:
             routes = host.server.routes
             assert routes is not None
             peer = Peer(host.server, outer=routes._connection(None))
-            parser = peer.connection._ingress.parser
-            assert isinstance(parser, RouteParser)
-            stream = self._stream(kind, body)
-            size = cut * 16 or READ_BYTES
-            for at in range(0, len(stream), size):
-                peer.receive(stream[at : at + size])
-                while peer.connection._ingress.waiting:  # a socket would not be read meanwhile
-                    await turns(1)
-                if not parser.is_wide:
-                    assert parser.held_bytes <= HELD_MAX, parser.held_bytes
-            await turns()
-            peer.go()
-            await turns()
-            for account in host.server.accounts.values():
-                left = [one for one in account.index.subscriptions() if one.remote]
-                assert not left, left
+            await talk_as_server(host, peer, self._stream(kind, body), cut * 16 or READ_BYTES)
             assert not routes.mesh.links
             assert not routes.mesh.pending
 

@@ -15,6 +15,7 @@ from typing import Any
 import instrumented  # noqa: F401  # before everything of penstock
 
 from penstock import faults
+from penstock.kernels.wire.route_frames import RouteParser
 from penstock.net.proxy_layer import ProxyLayer
 from penstock.net.server_connection import ServerConnection
 from penstock.net.websocket import WebsocketLayer
@@ -23,6 +24,7 @@ from penstock.server.logging import logs
 from penstock.server.server import Server
 
 INPUTS_PER_SERVER = 500
+UNREGISTERED_BYTES_MAX = 64 << 10  # that the parser of a server that is not registered may keep
 TURNS_MAX = 100  # rounds of the loop until the witness has its message
 
 
@@ -215,3 +217,22 @@ class Host:
             if expected in got:
                 return
         raise AssertionError(f"the witness got {got[-500:]!r}, expected {expected!r}")
+
+
+async def talk_as_server(host: Host, peer: Peer, stream: bytes, read_bytes: int) -> None:
+    """Gives what another server sends to the connection of a route or leaf node, in reads of `read_bytes`, then
+    ends the connection. Checks what the parser keeps meanwhile, and that no interest is left."""
+    parser = peer.connection._ingress.parser
+    assert isinstance(parser, RouteParser)
+    for at in range(0, len(stream), read_bytes):
+        peer.receive(stream[at : at + read_bytes])
+        while peer.connection._ingress.waiting:  # a socket would not be read meanwhile
+            await turns(1)
+        if not parser.is_wide:
+            assert parser.held_bytes <= UNREGISTERED_BYTES_MAX, parser.held_bytes
+    await turns()
+    peer.go()
+    await turns()
+    for account in host.server.accounts.values():
+        left = [one for one in account.index.subscriptions() if one.remote]
+        assert not left, left

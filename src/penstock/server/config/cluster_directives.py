@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cluster import compression
 from penstock.cluster.mesh_ports import address_of
 from penstock.errors import ConfigError
 from penstock.routing.permissions import Permissions
-from penstock.server.config import access_directives, tls_directives
+from penstock.server.config import access_directives
 from penstock.server.config.block_fields import fields
 from penstock.server.config.cluster_options import PING_INTERVAL_MAX_NS, ClusterOptions
 from penstock.server.config.conf_parser import ConfMap, ConfNode
+from penstock.server.config.link_directives import CREDENTIALS, link_fields
 from penstock.server.config.values import (
     Reader,
-    address,
     block,
     boolean,
-    duration,
     integer,
     interval,
     shown,
@@ -37,17 +35,10 @@ def cluster(node: ConfNode, name: str) -> dict[str, Any]:
     Raises:
         ConfigError: unknown field or invalid value.
     """
-    found = fields(block(node, name), _CLUSTER, frozenset())
+    found = link_fields(node, name, _CLUSTER)
     made: dict[str, Any] = {}
     if "name" in found:
         made["cluster_name"] = found.pop("name")
-    host, port = found.pop("listen", (None, None))
-    if port is not None:
-        found["port"] = port
-    if host is not None:
-        found["host"] = host
-    found.update(found.pop("authorization", {}))
-    found.update(found.pop("compression", {}))
     if not found.get("port"):
         if found.get("routes"):
             raise node.where.error(f"cluster.routes {NO_PORT}")
@@ -101,28 +92,6 @@ def _permissions(node: ConfNode, name: str) -> Permissions:
     return access_directives.permissions(ConfNode(items, node.where), name)
 
 
-def compression_of(node: ConfNode, name: str) -> dict[str, Any]:
-    """The options of `compression`: a boolean, a mode, or a map of `mode` and `rtt_thresholds`."""
-    if isinstance(node.value, bool):
-        return {"compression": compression.FAST if node.value else compression.OFF}
-    if not isinstance(node.value, ConfMap):
-        return {"compression": _mode(node, name)}
-    return fields(node.value, _COMPRESSION, frozenset())
-
-
-def _mode(node: ConfNode, name: str) -> str:
-    try:
-        return compression.mode_of(text(node, name))
-    except ConfigError as error:
-        raise node.where.error(error.message) from error
-
-
-def _thresholds(node: ConfNode, name: str) -> tuple[int, ...]:
-    if not isinstance(node.value, list):
-        raise node.where.error(f"{name} is {shown(node)}; it must be an array of durations")
-    return tuple(duration(entry, name) for entry in node.value)
-
-
 def _ping_interval(node: ConfNode, name: str) -> int:
     given = interval(node, name)
     if given > PING_INTERVAL_MAX_NS:
@@ -133,47 +102,25 @@ def _ping_interval(node: ConfNode, name: str) -> int:
     return given
 
 
-def write_timeout(node: ConfNode, name: str) -> str:
-    """What a missed write deadline leads to."""
-    policy = text(node, name)
-    if policy not in ("default", "close", "retry"):
-        raise node.where.error("write_timeout must be 'default', 'close' or 'retry'")
-    return policy
-
-
 def _accounts(node: ConfNode, name: str) -> tuple[str, ...]:
     entries = node.value if isinstance(node.value, list) else [node]
     return tuple(text(entry, name) for entry in entries)
 
 
-_COMPRESSION: dict[str, tuple[str, Reader]] = {
-    "mode": ("compression", _mode),
-    **dict.fromkeys(("rtt_thresholds", "thresholds", "rtts", "rtt"), ("rtt_thresholds_ns", _thresholds)),
-}
 _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
-    **dict.fromkeys(("user", "username"), ("user", text)),
-    **dict.fromkeys(("pass", "password"), ("password", text)),
-    "timeout": ("auth_timeout_ns", duration),
+    **CREDENTIALS,
     **dict.fromkeys(("permissions", "default_permissions"), ("permissions", _permissions)),
 }
 _CLUSTER: dict[str, tuple[str, Reader]] = {
     "name": ("name", text),
-    "listen": ("listen", address),
-    "port": ("port", integer),
-    **dict.fromkeys(("host", "net"), ("host", text)),
     "authorization": ("authorization", _authorization),
     "routes": ("routes", _routes),
-    "tls": ("tls", tls_directives.tls),
-    **dict.fromkeys(("cluster_advertise", "advertise"), ("advertise", text)),
-    "no_advertise": ("no_advertise", boolean),
+    "cluster_advertise": ("advertise", text),
     "connect_retries": ("connect_retries", integer),
     "connect_backoff": ("connect_backoff", boolean),
     "permissions": ("permissions", _permissions),
     "pool_size": ("pool_size", integer),
     "accounts": ("accounts", _accounts),
-    "compression": ("compression", compression_of),
     "ping_interval": ("ping_interval_ns", _ping_interval),
     "ping_max": ("ping_max", integer),
-    "write_deadline": ("write_deadline_ns", interval),
-    "write_timeout": ("write_timeout", write_timeout),
 }

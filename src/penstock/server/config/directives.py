@@ -32,6 +32,7 @@ from penstock.server.config.values import (
     shown,
     storage_size,
     text,
+    write_timeout,
 )
 
 NO_PROFILE = (
@@ -268,13 +269,6 @@ def _sub_tokens(node: ConfNode, name: str) -> int:
     return count
 
 
-def _write_timeout(node: ConfNode, name: str) -> str:
-    policy = text(node, name)
-    if policy not in ("default", "close", "retry"):
-        raise node.where.error("write_timeout must be 'default', 'close' or 'retry'")
-    return policy
-
-
 def _inverted(node: ConfNode, name: str) -> bool:
     return not boolean(node, name)
 
@@ -315,7 +309,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "max_closed_clients": ("max_closed_clients", integer),
     "ping_interval": ("ping_interval_ns", interval),
     "ping_max": ("ping_max", integer),
-    "write_timeout": ("write_timeout", _write_timeout),
+    "write_timeout": ("write_timeout", write_timeout),
     "write_deadline": ("write_deadline_ns", interval),
     "no_fast_producer_stall": ("fast_producer_stall", _inverted),
     "no_auth_user": ("no_auth_user", text),

@@ -8,16 +8,14 @@ from penstock.errors import ConfigError, MisuseError
 from penstock.routing.permissions import PermissionEntry
 from penstock.server.config import tls_directives
 from penstock.server.config.block_fields import fields
-from penstock.server.config.cluster_directives import compression_of, write_timeout
 from penstock.server.config.conf_parser import ConfMap, ConfNode
 from penstock.server.config.leaf_options import LeafOptions, LeafRemoteOptions, LeafUser
+from penstock.server.config.link_directives import CREDENTIALS, compression_of, link_fields
 from penstock.server.config.values import (
     Reader,
-    address,
     block,
     boolean,
     duration,
-    integer,
     interval,
     shown,
     text,
@@ -37,14 +35,7 @@ def leafnodes(node: ConfNode, name: str) -> dict[str, Any]:
     Raises:
         ConfigError: unknown field or invalid value.
     """
-    found = fields(block(node, name), _LEAFNODES, frozenset())
-    host, port = found.pop("listen", (None, None))
-    if port is not None:
-        found["port"] = port
-    if host is not None:
-        found["host"] = host
-    found.update(found.pop("authorization", {}))
-    found.update(found.pop("compression", {}))
+    found = link_fields(node, name, _LEAFNODES)
     if not found.get("port") and not found.get("remotes"):
         return {}
     try:
@@ -158,10 +149,6 @@ def _subjects(node: ConfNode, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _remote_tls(node: ConfNode, name: str) -> Any:
-    return tls_directives.remote_tls(node, name)
-
-
 def _migrate(node: ConfNode, name: str) -> None:
     if isinstance(node.value, ConfMap) or boolean(node, name):
         raise node.where.error(f"{name}: {NO_MIGRATION}")
@@ -173,10 +160,8 @@ def _proxy(node: ConfNode, name: str) -> None:
 
 
 _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
-    **dict.fromkeys(("user", "username"), ("user", text)),
-    **dict.fromkeys(("pass", "password"), ("password", text)),
+    **CREDENTIALS,
     "nkey": ("nkey", _nkey),
-    "timeout": ("auth_timeout_ns", duration),
     "users": ("users", _users),
     "account": ("account", text),
     "proxy_required": ("proxy_required", boolean),
@@ -193,7 +178,7 @@ _REMOTE: dict[str, tuple[str, Reader]] = {
     **dict.fromkeys(("account", "local"), ("account", text)),
     **dict.fromkeys(("creds", "credentials"), ("credentials", text)),
     **dict.fromkeys(("nkey", "seed"), ("nkey", _seed)),
-    "tls": ("tls", _remote_tls),
+    "tls": ("tls", tls_directives.remote_tls),
     "hub": ("hub", boolean),
     **dict.fromkeys(("deny_imports", "deny_import"), ("deny_imports", _subjects)),
     **dict.fromkeys(("deny_exports", "deny_export"), ("deny_exports", _subjects)),
@@ -213,19 +198,11 @@ _REMOTE: dict[str, tuple[str, Reader]] = {
     "ignore_discovered_servers": ("ignore_discovered_servers", boolean),
 }
 _LEAFNODES: dict[str, tuple[str, Reader]] = {
-    "listen": ("listen", address),
-    "port": ("port", integer),
-    **dict.fromkeys(("host", "net"), ("host", text)),
     "authorization": ("authorization", _authorization),
     "remotes": ("remotes", _remotes),
     **dict.fromkeys(("reconnect", "reconnect_delay", "reconnect_interval"), ("reconnect_ns", interval)),
     "dial_timeout": ("dial_timeout_ns", interval),
-    "tls": ("tls", tls_directives.tls),
-    **dict.fromkeys(("leafnode_advertise", "advertise"), ("advertise", text)),
-    "no_advertise": ("no_advertise", boolean),
+    "leafnode_advertise": ("advertise", text),
     **dict.fromkeys(("min_version", "minimum_version"), ("min_version", text)),
-    "compression": ("compression", compression_of),
     **dict.fromkeys(("isolate_leafnode_interest", "isolate"), ("isolate", boolean)),
-    "write_deadline": ("write_deadline_ns", interval),
-    "write_timeout": ("write_timeout", write_timeout),
 }

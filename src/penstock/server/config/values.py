@@ -55,6 +55,14 @@ def interval(node: ConfNode, name: str) -> int:
     return duration(node, name)
 
 
+def write_timeout(node: ConfNode, name: str) -> str:
+    """What a missed write deadline leads to."""
+    policy = text(node, name)
+    if policy not in ("default", "close", "retry"):
+        raise node.where.error("write_timeout must be 'default', 'close' or 'retry'")
+    return policy
+
+
 def duration_text(node: ConfNode, name: str) -> int:
     """Parses a duration that must be a string."""
     return duration(ConfNode(text(node, name), node.where), name)
