@@ -289,8 +289,8 @@ class Mesh:
             info.connect_urls = info.ws_connect_urls = None
         return info
 
-    def connect_line(self, address: Address) -> bytes:
-        """CONNECT to a server at this address."""
+    def connect_line(self, address: Address, *, replication: str = "") -> bytes:
+        """CONNECT to a server at this address; replication: see RouteConnect."""
         return RouteConnect(
             user=address.user,
             password=address.password,
@@ -302,6 +302,7 @@ class Mesh:
             lnoc=True,
             lnocu=True,
             ln=True,
+            replication=replication,
         ).line()
 
     def is_authorized(self, user: str, password: str) -> bool:

@@ -78,6 +78,10 @@ class Wire(Protocol):
     def change_level(self, mode: str) -> None:
         """Compresses output in this mode from now on."""
 
+    def hand_over(self) -> bool:
+        """Another protocol, that of replicated groups, takes over the connection with what is not parsed yet.
+        The link is not used any more. Returns False, and does nothing, where there is none."""
+
     def registered(self) -> None:
         """The peer has proved itself: pings begin."""
 

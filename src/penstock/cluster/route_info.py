@@ -35,6 +35,8 @@ class RouteInfo(LinkInfo, omit_defaults=True, kw_only=True):
     gateway: str = ""
     gateway_url: str = ""
     leafnode_urls: list[str] | None = None
+    replication: int = 0
+    """Version of the framing of replicated groups; 0 = none. Only penstock sends it."""
 
 
 class RouteConnect(msgspec.Struct, kw_only=True):
@@ -57,6 +59,8 @@ class RouteConnect(msgspec.Struct, kw_only=True):
     gateway: str = ""
     lang: str = ""
     """Only clients send it."""
+    replication: str = ""
+    """Version of the framing that follows in place of the route protocol; "" = a route."""
 
     def line(self) -> bytes:
         """The protocol line."""

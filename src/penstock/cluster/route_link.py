@@ -191,11 +191,22 @@ class RouteLink(PeerLink):
             )
             self.refuse(text, CloseReason.CLUSTER_NAME_CONFLICT)
             return
+        if connect.replication:
+            self._hand_over()
+            return
         self._restrict()
         self.sink.accept_headers(connect.headers and mesh.settings.headers)
         self.sink.accept_origins(connect.lnoc)
         self.state = LinkState.EXPECTING
         self.parser.unlock()
+
+    def _hand_over(self) -> None:
+        """The peer is authorized as for a route, and speaks another protocol from here on."""
+        if self.wire.hand_over():
+            self.state = LinkState.CLOSED
+            self.mesh.link_closed(self, CloseReason.CLIENT_CLOSED)
+        else:
+            self.refuse("this server has no replicated groups", CloseReason.WRONG_PORT)
 
     def _on_first_info(self, frame: PyFrame) -> None:
         mesh, info = self.mesh, parse_info(frame.payload or b"")

@@ -14,6 +14,7 @@ send it itself.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from penstock.errors import ProtocolError
 from penstock.kernels.wire.route_links import RouteIngress
@@ -29,9 +30,11 @@ PLAIN_MODE = "s2_uncompressed"
 
 
 class RouteConnection(ServerConnection):
-    """The protocol object of the socket of a route or leaf node. Arguments as for `ServerConnection`."""
+    """The protocol object of the socket of a route, leaf node or replication link.
 
-    __slots__ = ("_mode", "_reader", "_scratch", "wire_bytes")
+    Arguments as for `ServerConnection`."""
+
+    __slots__ = ("_mode", "_read", "_reader", "_scratch", "wire_bytes")
 
     def __init__(
         self, ingress: RouteIngress, watch: BacklogWatch, handler: Handler, *, kind: str = "route"
@@ -39,6 +42,7 @@ class RouteConnection(ServerConnection):
         super().__init__(ingress, watch, handler, kind=kind)
         self._mode = ""  # of compression; "" = none
         self._reader: S2Reader | None = None
+        self._read: Callable[[bytes], object] | None = None  # takes the input, in place of the parser
         self._scratch = bytearray()
         self.wire_bytes = 0  # written to the transport, compressed
         self.renew_bound()
@@ -77,6 +81,33 @@ class RouteConnection(ServerConnection):
         rest = self._ingress.parser.take_rest()
         if rest:
             self._read_chunks(rest)
+
+    def hand_over(self, handler: Handler, read: Callable[[bytes], object]) -> None:
+        """Another protocol takes over, with its own handler: what is not parsed yet and all later input goes
+        to `read`, and output comes by `send_bulk`. Also before the socket is open."""
+        self._handler, self._read = handler, read
+        self._leave_socket()
+        self._scratch = bytearray(READ_BYTES)
+        self.get_buffer = self._get_scratch
+        self.buffer_updated = self._read_scratch
+        transport = self._transport
+        if transport is None:
+            return
+        self.flush()
+        if not isinstance(transport, Layer) and not transport.is_closing():
+            transport.set_protocol(self)  # as in compress()
+        rest = self._ingress.parser.take_rest()
+        if rest:
+            read(rest)
+
+    def send_bulk(self, data: bytes) -> None:
+        """Writes bytes of the protocol that took over; nothing once the connection closes."""
+        if self._transport is not None and self.close_reason is None:
+            self._put_raw(self._transport, data)
+
+    def _read_scratch(self, count: int) -> None:
+        if self._read is not None and self.close_reason is None:
+            self._read(bytes(memoryview(self._scratch)[:count]))
 
     def change_level(self, mode: str) -> None:
         """Compresses output in this mode from now on."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from penstock.server.jetstream_service import JetStreamService
     from penstock.server.links.leaf_session import LeafSession
     from penstock.server.links.leafs import Leafs
+    from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
     from penstock.server.links.routes import Routes
     from penstock.server.monitoring.monitor import Monitor
     from penstock.server.websocket_listener import Websockets
@@ -74,6 +75,8 @@ class Server:
         log: log output; default: Python's logger `penstock.server`.
         listening: sockets that already listen on the client address (penstock.net.sockets).
         clock: returns ns since 1970.
+        replication: groups that this server replicates with the others of its cluster; needs `cluster` with a
+            name, and a server name.
         settings: any other field of `ServerOptions`.
 
     Raises:
@@ -91,6 +94,7 @@ class Server:
         log: logs.Log | None = None,
         listening: list[socket.socket] | None = None,
         clock: Callable[[], int] = time.time_ns,
+        replication: ReplicationSetup | None = None,
         **settings: Unpack[ServerSettings],
     ) -> None:
         if options is None:
@@ -119,6 +123,8 @@ class Server:
         self.websockets: Websockets | None = None
         self.routes: Routes | None = None
         self.leafs: Leafs | None = None
+        self.replication: ReplicationService | None = None
+        self._replication_setup = replication
         self.reload_from: Callable[[], Awaitable[None]] | None = None  # may raise ConfigError
         self.reloading = asyncio.Lock()
         self.failed = False  # stopped, because the stored data is unreliable
@@ -189,6 +195,8 @@ class Server:
             self.websockets.close()
         if self._tick is not None and self._listener is not None:
             self.context.log.info("Initiating Shutdown...")
+        if self.replication is not None:
+            await self.replication.hand_over()
         if self.jetstream is not None:
             self.jetstream.end_pulls()
         self.system.shutting_down()
@@ -199,6 +207,8 @@ class Server:
             await self._wait_for_sessions()
         if self.leafs is not None:
             await self.leafs.close()
+        if self.replication is not None:
+            self.replication.close()
         if self.routes is not None:
             await self.routes.close()
         if self._tick is not None:
@@ -230,6 +240,8 @@ class Server:
         self._leaving = True
         self.context.log.info("Entering lame duck mode, stop accepting new clients")
         self.system.lame_duck()
+        if self.replication is not None:
+            await self.replication.hand_over()
         if self._listener is not None:
             self._listener.close()
         if self.websockets is not None:
@@ -559,6 +571,10 @@ class Server:
             urls_changed=self._on_urls_changed,
             peer_changed=self.system.peer_changed,
         )
+        if self._replication_setup is not None:
+            from penstock.server.links.replication_service import ReplicationService
+
+            self.replication = ReplicationService(self.context, self.routes, self._replication_setup)
         await self.routes.open()
         assert self._listener is not None
         self._info = self._static_info(self._listener.port)

@@ -4,6 +4,8 @@
 - `link_server`: the sockets of all links of one kind: listener, dials, timers, counters.
 - `link_session`: one connection to another server; `route_session` and `leaf_session` are those of routes and
   leaf nodes.
+- `replication_service`: replicated groups of a running server: timers, disk thread, links;
+  `replication_session`: one connection of it.
 - `leafs`: the leaf node links of a server: listener, dialling, credentials, reload.
 - `route_settings`, `leaf_settings`: the options of both from those of the server.
 - `local_addresses`: the addresses of this machine, for clients and to recognize the server's own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock import faults
 from penstock.errors import ServerError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import ssl
 
     from penstock.cluster.interests import AccountInterests
+    from penstock.net.route_connection import RouteConnection
     from penstock.net.tls import TlsLayer
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.config.server_options import ServerOptions
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
 
 STOP_GRACE_S = 1.0
 Session = TypeVar("Session", bound=LinkSession)
+
+
+class Encrypted(Protocol):
+    """What TLS needs of a session."""
+
+    @property
+    def connection(self) -> RouteConnection: ...
+    @property
+    def name(self) -> str:
+        """Prefix of log lines."""
 
 
 class LinkServer(Generic[Session]):
@@ -175,7 +186,7 @@ class LinkServer(Generic[Session]):
         return session
 
     def _encrypted(
-        self, session: Session, context: ssl.SSLContext, timeout_ns: int, server_name: str | None
+        self, session: Encrypted, context: ssl.SSLContext, timeout_ns: int, server_name: str | None
     ) -> TlsLayer:
         """The TLS layer below a session's connection; server_name None = this server accepts."""
         from penstock.net.tls import READ_BYTES, TlsLayer, TlsPolicy
@@ -190,6 +201,12 @@ class LinkServer(Generic[Session]):
             lambda text: self._context.log.debug(f"{session.name} - {text}"),
             server_name=server_name,
         )
+
+    def _forget(self, session: Session) -> None:
+        """The session has given its connection away."""
+        self._sessions.pop(session.cid, None)
+        if not self._sessions:
+            self._none_left.set()
 
     def _on_ended(self, session: Session, reason: CloseReason) -> None:
         if self._sessions.pop(session.cid, None) is None:

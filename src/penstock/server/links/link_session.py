@@ -138,6 +138,10 @@ class LinkSession:
     def change_level(self, mode: str) -> None:
         self.connection.change_level(mode)
 
+    def hand_over(self) -> bool:
+        """See `penstock.cluster.peer_link.Wire`: only routes do."""
+        return False
+
     def registered(self) -> None:
         self._stop_timer()
         self.keep_alive.connect_arrived()

@@ -31,6 +31,7 @@ class RouteSession(LinkSession):
         watch: observes routes whose peers are slow.
         dial: why this server dialled; None = the peer did.
         ended: called with the session when its connection is closed.
+        hand_over: called with the session when its peer wants to replicate; returns whether it may.
     """
 
     tag = "rid"
@@ -45,11 +46,13 @@ class RouteSession(LinkSession):
         watch: BacklogWatch,
         dial: Dial | None,
         ended: Callable[[RouteSession, CloseReason], object],
+        hand_over: Callable[[RouteSession], bool],
     ) -> None:
         sink = RouteSink(dirty_sinks, self)
         ingress = RouteIngress(sink, None, RouteParser())
         super().__init__(context, cid, sink, ingress, watch, "route", ended)
         self._mesh = mesh
+        self._hand_over = hand_over
         self.link: RouteLink = RouteLink(mesh, cid, self, sink, ingress, dial)
 
     def _connected(self) -> None:
@@ -61,6 +64,11 @@ class RouteSession(LinkSession):
         self._limit(timeout_ns / 1e9)
         self.context.log.info(f"{self.name} - Route connection created")
         self._mesh.opened(self.link)
+
+    def hand_over(self) -> bool:
+        self._stop_timer()
+        self.keep_alive.stop()
+        return self._hand_over(self)
 
     def _on_timeout(self) -> None:
         self._timer = None

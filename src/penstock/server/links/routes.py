@@ -14,11 +14,15 @@ from penstock.cluster.mesh import Mesh
 from penstock.cluster.peer_link import Address
 from penstock.cluster.route_info import RouteInfo
 from penstock.cluster.route_link import Dial
+from penstock.kernels.wire.route_frames import RouteParser
+from penstock.kernels.wire.route_links import RouteIngress, RouteSink
 from penstock.net import sockets
 from penstock.net.backlog import Bounds
+from penstock.net.route_connection import RouteConnection
 from penstock.server.config.option_checks import host_and_port
 from penstock.server.links import local_addresses
-from penstock.server.links.link_server import LinkServer, bounds_for, is_address
+from penstock.server.links.link_server import Encrypted, LinkServer, bounds_for, is_address
+from penstock.server.links.replication_session import ReplicationSession
 from penstock.server.links.route_session import RouteSession
 from penstock.server.links.route_settings import settings_of
 from penstock.server.server_identity import RUNTIME, VERSION
@@ -27,9 +31,11 @@ if TYPE_CHECKING:
     import ssl
 
     from penstock.cluster.interests import AccountInterests
+    from penstock.replication.replication_link import ReplicationLink
     from penstock.routing.permissions import PermissionRules
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.config.server_options import ServerOptions
+    from penstock.server.links.replication_session import SessionOwner
     from penstock.server.server_context import ServerContext
     from penstock.server.tick import Tick
 
@@ -71,6 +77,8 @@ class Routes(LinkServer[RouteSession]):
         self._on_urls = urls_changed
         self._on_peer = peer_changed
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+        self._replication = 0
+        self._on_replication: Callable[[RouteConnection], object] | None = None
         self.is_leaving = False
         self._open_tls(context.options)
         name = context.options.cluster_name
@@ -172,6 +180,7 @@ class Routes(LinkServer[RouteSession]):
             connect_urls=own or None,
             ws_connect_urls=([] if self.is_leaving else self._own_urls("websocket")) or None,
             leafnode_urls=self._leaf_urls() or None,
+            replication=self._replication,
         )
 
     def rules(self) -> PermissionRules | None:
@@ -197,18 +206,55 @@ class Routes(LinkServer[RouteSession]):
             self._watch,
             dial,
             self._on_ended,
+            self._hand_over,
         )
         self._keep(session)
+        return self._outermost(session, None if dial is None else dial.address.host)
+
+    def _outermost(self, session: Encrypted, host: str | None) -> asyncio.BufferedProtocol:
+        """The protocol object of a session's socket; host: as dialled, None = accepted."""
         if self._contexts is None:
             return session.connection
         cluster = self._context.options.cluster
         assert cluster is not None
         assert cluster.tls is not None
         accepting, connecting = self._contexts
-        if dial is None:
+        if host is None:
             return self._encrypted(session, accepting, cluster.tls.timeout_ns, None)
-        name = self._tls_name(dial.address.host)
-        return self._encrypted(session, connecting, cluster.tls.timeout_ns, name)
+        return self._encrypted(session, connecting, cluster.tls.timeout_ns, self._tls_name(host))
+
+    # -- replicated groups
+
+    def serve_replication(self, version: int, accepted: Callable[[RouteConnection], object]) -> None:
+        """Connections whose peers want to replicate go to `accepted`, after the authorization of a route. New
+        INFO says that this server takes them."""
+        self._replication, self._on_replication = version, accepted
+
+    def _hand_over(self, session: RouteSession) -> bool:
+        if self._on_replication is None:
+            return False
+        self._forget(session)
+        self._on_replication(session.connection)
+        return True
+
+    def replication_session(
+        self, link: ReplicationLink, owner: SessionOwner, connect_line: Callable[[RouteInfo], bytes]
+    ) -> ReplicationSession:
+        """A session for a connection that this server dials."""
+        session = ReplicationSession(self._context, link, owner, connect_line)
+        ingress = RouteIngress(RouteSink(self._tick.dirty_sinks, session), None, RouteParser())
+        session.begin(RouteConnection(ingress, self._watch, session, kind="route"))
+        return session
+
+    async def dial_replication(self, address: Address, session: ReplicationSession) -> None:
+        """Connects such a session. Raises OSError."""
+        host = await self._address(address)
+        if not host:
+            raise OSError(f"{address} is this server's own")
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            await self._loop.create_connection(
+                lambda: self._outermost(session, address.host), host, address.port
+            )
 
     def _tls_name(self, host: str) -> str:
         """The name that a server's certificate must have. An address from a peer gets the first host

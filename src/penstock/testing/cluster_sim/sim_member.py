@@ -93,6 +93,9 @@ class SimWire:
     def change_level(self, mode: str) -> None:
         raise AssertionError("the simulation does not compress")
 
+    def hand_over(self) -> bool:
+        return False
+
     def registered(self) -> None:
         """Nothing to do: there are no pings."""
 
