@@ -220,8 +220,8 @@ class Host:
 
 
 async def talk_as_server(host: Host, peer: Peer, stream: bytes, read_bytes: int) -> None:
-    """Gives what another server sends to the connection of a route or leaf node, in reads of `read_bytes`, then
-    ends the connection. Checks what the parser keeps meanwhile, and that no interest is left."""
+    """Gives what another server sends to the connection of a route or leaf node, in reads of that size, and
+    ends it. Checks what the parser keeps meanwhile, and that no interest is left."""
     parser = peer.connection._ingress.parser
     assert isinstance(parser, RouteParser)
     for at in range(0, len(stream), read_bytes):

@@ -39,7 +39,7 @@ def resets_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def resets_in_two_steps(patch: pytest.MonkeyPatch) -> None:
-    """Where a reset begins is stored before the rest of it, and a restart believes it whatever the position."""
+    """The start of a reset is stored before the rest of it, and a restart uses it whatever the position."""
     reset = ConsumerReplica.reset
 
     def in_two(consumer: ConsumerReplica, seq: int, now: int) -> int:

@@ -465,10 +465,10 @@ class Mesh:
             self._ports.urls_changed()
 
     def _introduce_late(self, remote_id: str) -> None:
-        """Tells a peer about those that came at about the same time.
+        """Introduces a peer to those that joined at about the same time.
 
-        Of two servers that join through different members, each may be forwarded before its forwarder knows of
-        the other, so neither hears of the other. (The official server does not, so they stay apart.)
+        When two servers join through different members, each may be forwarded before its forwarder knows the
+        other, so neither learns of the other. (The official server does not do this, and they stay apart.)
         """
         self._newcomers.pop(remote_id, None)
         link = self._first(remote_id)

@@ -111,7 +111,7 @@ class Leadership:
         return self._log.entries_from(first, 1 << 62, last) if first <= last else ()
 
     def _sync_peers(self) -> None:
-        """Follows the membership in force."""
+        """Applies the membership in force."""
         others = [one for one in self._log.membership.members if one != self._name]
         for name in others:
             if name not in self.peers:
@@ -200,7 +200,7 @@ class Leadership:
             peer.snapshot_sent(self._log.snapshot.index)
 
     def append_replied(self, reply: AppendReply, now: int) -> None:
-        """A member has, or lacks, entries."""
+        """Handles a member's answer to appended entries."""
         peer = self.peers.get(reply.sender)
         if peer is None or reply.boot < peer.boot:
             return
@@ -215,7 +215,7 @@ class Leadership:
                 self.advance_commit()
 
     def snapshot_refused(self, name: ReplicaId) -> None:
-        """The member could not take the snapshot: the next heartbeat's answer begins again."""
+        """Handles a failed snapshot: the answer to the next heartbeat starts again."""
         peer = self.peers.get(name)
         if peer is not None and peer.state is ProgressState.SNAPSHOT:
             peer.lost()
@@ -267,7 +267,7 @@ class Leadership:
             self._send(Heartbeat(self._name, name, self._term, commit, self._round, quiesce))
 
     def heartbeat_replied(self, reply: HeartbeatReply, now: int) -> None:
-        """A member answered: it is alive, and says what it has."""
+        """Handles a member's answer to a heartbeat."""
         peer = self.peers.get(reply.sender)
         if peer is None or reply.boot < peer.boot:
             return
@@ -296,7 +296,7 @@ class Leadership:
         return reads
 
     def restart_quorum_check(self, now: int) -> None:
-        """A majority answered: the next check is an election timeout later."""
+        """Records that a majority answered, and sets the next check one election timeout later."""
         self.check_quorum_at = now + self._options.election_timeout_ns
 
     def has_quorum(self) -> bool:
@@ -318,7 +318,7 @@ class Leadership:
         )
 
     def wake(self, now: int) -> None:
-        """There is work: heartbeats go on. The check of the quorum begins a new interval."""
+        """Resumes heartbeats, because there is work. The check of the quorum starts a new interval."""
         if self.is_quiesced:
             self.is_quiesced = False
             self.heartbeat_at = now
@@ -326,7 +326,7 @@ class Leadership:
         self._last_work = now
 
     def peer_changed(self, name: ReplicaId, *, is_down: bool, now: int) -> None:
-        """The server of a member is gone or back."""
+        """Handles that a member's server is down, or up again."""
         if name in self.peers:
             self.peers[name].set_down(is_down)
             self.wake(now)
@@ -334,8 +334,8 @@ class Leadership:
     # --- members that lost their log
 
     def recover(self, message: Recover) -> None:
-        """Forgets what a member acknowledged before it lost a part of its log, then says what is committed.
-        Whatever commits afterwards counts only what the member has from then on."""
+        """Drops what a member acknowledged before it lost a part of its log, then sends it the commit index.
+        Later commits count only what the member acknowledges from then on."""
         peer = self.peers.get(message.sender)
         if peer is None or message.boot < peer.boot:
             return
@@ -365,12 +365,13 @@ class Leadership:
             self._send(TimeoutNow(self._name, to, self._term))
 
     def end_transfer_if_due(self, now: int) -> None:
-        """A transfer that did not succeed in time is given up: the group would refuse proposals for ever."""
+        """Gives up a transfer that did not succeed in time: the group would refuse proposals for ever."""
         if self.transfer_to is not None and now >= self._transfer_end:
             self.transfer_to = None
 
     def hand_over(self) -> None:
-        """A removed leader asks the voter with the longest log to take over: no timeout has to pass."""
+        """Asks the voter with the longest log to take over from this leader, which was removed: no timeout
+        has to pass."""
         self.flush()
         voters = [one for one in self._log.membership.voters if one in self.peers]
         if voters:

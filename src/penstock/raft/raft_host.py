@@ -1,12 +1,12 @@
 """All Raft groups of a server: one frame per tick to each other server, with the messages of every group.
 
-A frame without messages is the heartbeat of the server: idle groups send nothing, and a leader of a thousand
-idle groups is known to live by one frame per interval. A server that is not heard of within the election
-timeout is down; every group learns it. A server that started again led nothing since, so that its groups
-learn that it was down, too; frames of its earlier starts are dropped, for what they acknowledge may be lost.
+A frame without messages is the heartbeat of the server: idle groups send nothing, and one frame per interval
+shows that the leader of a thousand idle groups is alive. A server whose frames stop for an election timeout
+counts as down, and every group is notified. A server that has restarted leads nothing, so its groups are
+notified as if it had been down. Frames of its earlier starts are dropped: what they acknowledge may be lost.
 
-Invariant: a frame is accepted only from the newest start of a server that was seen. A server that comes with
-an older number has an old copy of its disk (see disk_identity.py) and gets a refusal.
+Invariant: frames are accepted only from the newest known start of a server. One with an older number has an
+old copy of its disk (see disk_identity.py) and gets a refusal.
 """
 
 from __future__ import annotations
@@ -78,18 +78,19 @@ class RaftHost:
         self._refusals: list[Frame] = []
 
     def add(self, group: GroupName, replica: RaftReplica) -> None:
-        """Takes over a replica."""
+        """Adds a replica."""
         assert group not in self._groups
         self._groups[group] = self._active[group] = replica
 
     def remove(self, group: GroupName) -> None:
-        """Forgets a replica."""
+        """Removes a replica."""
         self._groups.pop(group, None)
         self._active.pop(group, None)
 
     def set_peers(self, names: Iterable[ReplicaId], now: int) -> None:
-        """The other servers of the cluster. New ones count as heard of now. Those that left lead nothing any
-        more: without that, the followers of an idle group would wait for a leader that never comes back."""
+        """Sets the other servers of the cluster. New ones count as heard from now on. Groups are notified
+        that the removed ones are down: otherwise the followers of an idle group would wait for a leader that
+        was removed."""
         wanted = set(names) - {self.name}
         for name in sorted(self._peers.keys() - wanted):
             self._set_down(name, self._peers.pop(name), now)
@@ -119,13 +120,13 @@ class RaftHost:
     # --- input
 
     def receive(self, frame: Frame, now: int) -> None:
-        """Takes a frame of another server."""
+        """Processes a frame of another server."""
         if self.accept(frame, now):
             for group, message in frame.messages:
                 self.step(group, message, now)
 
     def accept(self, frame: Frame, now: int) -> bool:
-        """Takes what a frame says of its server. Returns whether its messages count: step() takes them."""
+        """Processes the head of a frame. Returns whether its messages are accepted: pass them to step()."""
         assert frame.to == self.name
         peer = self._peers.get(frame.sender)
         if peer is None:
@@ -145,12 +146,13 @@ class RaftHost:
         return True
 
     def step(self, group: GroupName, message: Message, now: int) -> None:
-        """Takes a message of an accepted frame. One for a group that is not here is dropped."""
+        """Processes a message of an accepted frame. Drops one for an unknown group."""
         if group in self._groups and message.to == self.name:
             self.touch(group).step(message, now)
 
     def link_lost(self, name: ReplicaId, now: int) -> None:
-        """The connection to a server broke. If it lives, its next frame says so before an election ends."""
+        """Handles a lost connection to a server. If the server is alive, its next frame arrives before an
+        election ends."""
         peer = self._peers.get(name)
         if peer is not None and not peer.is_down:
             self._set_down(name, peer, now)
@@ -168,7 +170,7 @@ class RaftHost:
             self.tick_group(group, now)
 
     def tick_peers(self, now: int) -> None:
-        """Notices servers that were not heard of for too long."""
+        """Detects servers whose last frame is an election timeout old."""
         for name, peer in self._peers.items():
             if not peer.is_down and now >= peer.heard + self._options.election_timeout_ns:
                 self._set_down(name, peer, now)
@@ -196,7 +198,7 @@ class RaftHost:
         return ready
 
     def synced(self, done: Iterable[GroupReady], now: int) -> None:
-        """The disk has what those Readys contain: what waited for that may leave."""
+        """Releases the messages that waited for the disk, which now has what these Readys contain."""
         for group, ready in done:
             if group in self._groups:
                 self.touch(group).synced(ready, now)

@@ -5,7 +5,7 @@ consecutive indexes, and a checkpoint. docs/decisions/0029 describes the format,
 
 - `wal_records`: the records, encoded and decoded.
 - `wal_reading`: a segment's bytes as records and damaged places; where a torn tail begins.
-- `group_recovery`: what the records of one group amount to.
+- `group_recovery`: one group, rebuilt from its records.
 - `wal_recovery`: all segments: every group as it was, or marked as damaged.
 - `wal_mark`: which disk this is, and what its log contains at least.
 - `wal_file`: the log on a disk: group commit, segments, their removal.

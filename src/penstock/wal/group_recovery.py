@@ -1,4 +1,4 @@
-"""What the records of one group amount to, in the order in which they were written.
+"""Rebuilds one group from its records, in the order in which they were written.
 
 An entry replaces all entries from its index on. It names the term of the entry before it; entries that do
 not fit together show that something between them is lost, and the group then ends before the gap. A log
@@ -57,7 +57,7 @@ class RecoveredGroup(NamedTuple):
         return one.index, one.term
 
     def image(self) -> WalRecord:
-        """The GROUP record that says all but the entries."""
+        """The GROUP record: everything but the entries."""
         return group_record(
             self.name,
             self.number,
@@ -101,8 +101,8 @@ class GroupRecovery:
     # --- records
 
     def image(self, term: int, last: tuple[int, int], image: GroupImage, *, is_damaged: bool) -> None:
-        """The group's whole state, which its segment begins with. It shows what is missing before it, so that
-        damage of unknown places before it counts no more."""
+        """Applies the whole state of the group, with which a segment begins. It shows what is missing before
+        it, so earlier damage at unknown places no longer matters."""
         self.name = image.name
         self._term, self._vote = term, image.vote
         self._set_checkpoint(
@@ -115,7 +115,7 @@ class GroupRecovery:
         self._is_damaged, self._may_lack_all = is_damaged, False
 
     def entry(self, entry: WalEntry, previous_term: int, *, is_whole: bool) -> None:
-        """An entry. is_whole: its data is there."""
+        """Applies an entry. is_whole: its data is intact."""
         if entry.term > self._term:  # its hard state was written before it
             self._term, self._vote, self._is_damaged = entry.term, None, True
         self._drop_from(entry.index)
@@ -124,35 +124,36 @@ class GroupRecovery:
         self._last = (entry.index, entry.term)
 
     def hard_state(self, term: int, vote: str | None) -> None:
-        """A term and its vote; None when the vote is lost."""
+        """Applies a term and its vote; None when the vote is lost."""
         self._term, self._vote = term, vote
         self._is_damaged = self._is_damaged or vote is None
 
     def checkpoint(self, checkpoint: WalCheckpoint) -> None:
-        """A checkpoint within the log."""
+        """Applies a checkpoint within the log."""
         self._set_checkpoint(checkpoint)
         if checkpoint.index > self._last[0]:
             self._last = (checkpoint.index, checkpoint.term)
             self._is_damaged = True  # a state of entries that the log does not have
 
     def installed(self, checkpoint: WalCheckpoint) -> None:
-        """A checkpoint in place of the log."""
+        """Applies a checkpoint that replaces the log."""
         self._entries.clear()
         self._checkpoint = checkpoint
         self._last = (checkpoint.index, checkpoint.term)
 
     def installed_unknown(self, index: int, term: int) -> None:
-        """A checkpoint in place of the log, whose data is lost: the log ends at the checkpoint before it."""
+        """Applies a checkpoint that replaces the log and whose data is lost: the log ends at the checkpoint
+        before it."""
         self._entries.clear()
         self._last = (index, term)
         self._is_damaged = True
 
     def note_damage(self) -> None:
-        """Records are lost, and may be of this group."""
+        """Marks the group as damaged: lost records may be its own."""
         self._may_lack_all = True
 
     def set_recovered(self) -> None:
-        """The owner has again what the group acknowledged."""
+        """Ends the damage: the owner has restored what the group acknowledged."""
         self._is_damaged = False
 
     def _drop_from(self, index: int) -> None:
@@ -167,7 +168,7 @@ class GroupRecovery:
     # --- result
 
     def result(self, term_limit: int) -> RecoveredGroup:
-        """The group. term_limit: no record has a higher term."""
+        """Returns the group. term_limit: no record has a higher term."""
         at = self._checkpoint
         entries = [*self._entries_before(at), *self._entries_after(at)]
         end = (entries[-1].index, entries[-1].term) if entries else (at.index, at.term)

@@ -32,7 +32,7 @@ from penstock.wal.wal_records import WAL_FORMAT, WalKind, WalRecord, encode_reco
 from penstock.wal.wal_recovery import WalPosition, WalRecovery, recover_log
 
 SEGMENT_BYTES = 64 << 20
-"""A segment that has so many bytes is the last but one."""
+"""Size of a segment, bytes, from which on the next one begins."""
 TERMS_PER_MARK = 64
 """How far the limit of terms is raised: a mark costs two syncs or more."""
 _SUFFIX = ".wal"
@@ -165,7 +165,7 @@ class WriteAheadLog:
         return log, recovery
 
     def close(self) -> None:
-        """Closes the file. What was not committed is dropped."""
+        """Closes the file and drops what was not committed."""
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
@@ -193,34 +193,35 @@ class WriteAheadLog:
         return found
 
     def set_hard_state(self, group: int, term: int, vote: str) -> None:
-        """A group's term and vote."""
+        """Stages a group's term and vote."""
         self._term_max = max(self._term_max, term)
         self._stage(self._groups[group].hard_state(term, vote))
 
     def append(self, group: int, entries: Iterable[WalEntry]) -> None:
-        """Entries, in place of those that the group has from the first one's index on."""
+        """Stages entries. They replace those of the group from the first one's index on."""
         for entry in entries:
             self._stage(self._groups[group].append(entry))
 
     def checkpoint(self, group: int, checkpoint: WalCheckpoint) -> None:
-        """The owner's state up to there is durable."""
+        """Stages a checkpoint: the owner's state up to there is durable elsewhere."""
         self._stage(self._groups[group].set_checkpoint(checkpoint))
 
     def install(self, group: int, checkpoint: WalCheckpoint) -> None:
-        """The owner has a state in place of all entries."""
+        """Stages a checkpoint that replaces all entries."""
         self._stage(self._groups[group].install(checkpoint))
 
     def remove_group(self, group: int) -> None:
-        """The group is gone."""
+        """Stages the removal of a group."""
         del self._groups[group]
         self._stage(WalRecord(WalKind.REMOVED, group))
 
     def set_recovered(self, group: int) -> None:
-        """A damaged group has again what it acknowledged."""
+        """Stages the end of a group's damage: the owner has restored what the group acknowledged."""
         self._stage(self._groups[group].recover())
 
     def set_groups_known(self) -> None:
-        """The owner has treated all groups that it knows and the log did not as damaged, and added them."""
+        """Stages that no group is missing any more: the owner has added, as damaged, all that it knows and
+        the log did not."""
         self._may_lack_groups = False
         self._stage(WalRecord(WalKind.GROUPS_KNOWN))
 
@@ -256,7 +257,7 @@ class WriteAheadLog:
         return len(self._unsynced)
 
     def pinned(self) -> tuple[int, list[int]]:
-        """How many segments there are, and the groups that keep the oldest one."""
+        """Returns the number of segments, and the groups whose entries keep the oldest one."""
         oldest = min(self._entries_in, default=self._number)
         keepers = [
             group
@@ -266,7 +267,7 @@ class WriteAheadLog:
         return len(self._entries_in), keepers
 
     def put_mark(self) -> None:
-        """Notes in the mark how far the log is synced: at times when the log is idle."""
+        """Records in the mark how far the log is synced. Call it while the log is idle."""
         if self._mark.position != (self._number, self._synced):
             self._put_mark()
 

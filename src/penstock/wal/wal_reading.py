@@ -41,7 +41,7 @@ class WalPiece(NamedTuple):
 
 
 def read_pieces(data: bytes, segment: int) -> list[WalPiece]:
-    """All of a segment's bytes, in order and without gaps. Raises StoreFormatError."""
+    """Divides all of a segment's bytes into records and damaged places, in order. Raises StoreFormatError."""
     pieces: list[WalPiece] = []
     at = 0
     while at < len(data):
@@ -67,8 +67,8 @@ def _piece(data: bytes, start: int, frame: WalFrame) -> WalPiece:
 
 
 def _next_record(data: bytes, at: int, segment: int) -> tuple[int, WalFrame | None]:
-    """The offset of the first record from `at` on that has an intact head or tail, and that one; the end of
-    the bytes, and None, when there is none."""
+    """Returns the offset of the first record from `at` on with an intact head or tail, and that head or tail;
+    or the end of the bytes and None."""
     for match in _MAGICS.finditer(data, at):
         found = match.start()
         frame = read_head(data, found, segment)
@@ -81,13 +81,14 @@ def _next_record(data: bytes, at: int, segment: int) -> tuple[int, WalFrame | No
 
 
 def proven_end(pieces: Sequence[WalPiece], marked: int) -> int:
-    """Up to where a segment was synced for certain. marked: what the mark says of it, 0 for nothing."""
+    """Returns the offset up to which a segment was certainly synced. marked: the offset in the mark, 0 for
+    none."""
     proofs = (one.offset for one in pieces if one.record is not None and one.record.follows_sync)
     return max(marked, *proofs, 0)
 
 
 def cut_tail(pieces: Sequence[WalPiece], proven: int) -> tuple[list[WalPiece], int]:
-    """The pieces without the torn tail, and where they end. proven: see proven_end()."""
+    """Returns the pieces without the torn tail, and their end. proven: see proven_end()."""
     for i, piece in enumerate(pieces):
         if piece.offset >= proven and not piece.is_whole:
             return list(pieces[:i]), piece.offset
