@@ -1,4 +1,4 @@
-"""Replicated streams in simulation: the first seeds, and fresh ones."""
+"""Replicated streams in simulation: the first seeds, fresh ones, and planted bugs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from penstock.testing.stream_sim.stream_run import run_stream_seed
+from tests.simulation.stream_bugs import STREAM_BUGS, Plant
 
 CHUNK = 6
 
@@ -28,6 +29,20 @@ def test_fresh_seeds_of_replicated_streams_pass() -> None:
     first = int(os.environ["SIM_FIRST"])
     for seed in range(first, first + CHUNK):
         check_seed(seed)
+
+
+@pytest.mark.parametrize(("plant", "hint"), STREAM_BUGS, ids=[plant.__name__ for plant, _ in STREAM_BUGS])
+def test_a_bug_planted_in_replicated_streams_fails_a_seed(
+    plant: Plant, hint: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (hint, *range(1, 60)):
+        with monkeypatch.context() as patch:
+            plant(patch)
+            if run_stream_seed(seed).rule:
+                patch.undo()
+                check_seed(seed)
+                return
+    pytest.fail(f"{plant.__name__} is not found by 60 seeds")
 
 
 def test_a_seed_of_replicated_streams_gives_the_same_events_in_every_process() -> None:

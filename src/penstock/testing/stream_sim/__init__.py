@@ -6,8 +6,9 @@ follows from the seed.
 
 Clients publish (some with message ids, some expect a sequence, some in atomic batches), pull, ack and read at
 a server that says it leads, a deposed one that has not heard of it among them. Faults: frames that are late,
-lost, repeated or reordered; partitions, also in one direction; slow and killed servers; power failures of one
-or all; clocks that are wrong and jump; transfers of the leadership; checkpoints, and catching up from them.
+lost, repeated or reordered; partitions, also in one direction; slow, paused and killed servers; power
+failures of one or all; clocks that are wrong and jump; transfers of the leadership; checkpoints, and catching
+up from them.
 
 - `stream_history`: what clients and replicas saw, and what must hold.
 - `stream_server`: one server: an engine, RaftHost and disk.

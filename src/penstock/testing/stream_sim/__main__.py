@@ -11,7 +11,7 @@ from penstock.testing.stream_sim.stream_run import run_stream_seed
 
 SHOWN = (
     "entries", "acked", "refused", "deliveries", "confirmations", "reads", "409", "crashes", "power losses",
-    "partitions", "transfers", "compactions", "restored",
+    "partitions", "pauses", "transfers", "compactions", "restored",
     "fetched", "spared", "written", "kept",
 )  # fmt: skip
 

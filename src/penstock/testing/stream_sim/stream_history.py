@@ -85,6 +85,8 @@ class StreamHistory:
         one = self.publishes[tag]
         if one.seq and one.seq != seq:
             raise self._broken("one place", f"{tag} is acknowledged at {one.seq} and at {seq}")
+        if one.seq and not one.msg_id:
+            raise self._broken("one answer", f"{tag} is acknowledged twice")
         if one.is_refused:
             raise self._broken("one answer", f"{tag} was refused, and is acknowledged at {seq}")
         other = self._seq_of_tag.setdefault(seq, tag)

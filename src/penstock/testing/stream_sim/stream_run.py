@@ -84,6 +84,7 @@ class StreamRun:
         self._acks: list[tuple[StreamServer, int, bytes, str, int]] = []
         self._confirmations: dict[str, tuple[str, int, int]] = {}
         self._is_made: set[str] = set()
+        self._broken: BrokenPromise | None = None
 
     def _some_options(self) -> RaftOptions:
         small = self.random.random() < 0.3
@@ -138,12 +139,15 @@ class StreamRun:
         while self._events and self._events[0][0] <= end:
             self.now, _, action = heapq.heappop(self._events)
             action()
+            if self._broken is not None:
+                raise self._broken
         self.now = end
 
     def _tick_later(self, server: StreamServer, boot: int) -> None:
         def tick() -> None:
             if server.is_up and server.boot == boot:
-                server.tick(self.now)
+                if not server.is_paused:
+                    server.tick(self.now)
                 self._tick_later(server, boot)
 
         self.call_later(TICK_NS, tick)
@@ -171,7 +175,9 @@ class StreamRun:
 
     def _deliver(self, to: int, frame: Frame) -> None:
         server = self.servers[to]
-        if server.is_up and server.name == frame.to:
+        if server.is_paused:
+            self.call_later(50 * MILLISECOND_NS, lambda: self._deliver(to, frame))
+        elif server.is_up and server.name == frame.to:
             server.receive(frame, self.now)
 
     # --- faults
@@ -193,12 +199,13 @@ class StreamRun:
             (0.8, self._transfer),
             (1.5, self._compact),
             (0.3, self._set_clock),
+            (0.6, self._pause),
         )
         [action] = self.random.choices([one for _, one in actions], [weight for weight, _ in actions])
         action()
 
     def _up(self) -> list[StreamServer]:
-        return [one for one in self.servers if one.is_up]
+        return [one for one in self.servers if one.is_up and not one.is_paused]
 
     def _leader(self) -> StreamServer | None:
         """A server that serves, one that was deposed and has not heard of it among them."""
@@ -243,6 +250,23 @@ class StreamRun:
     def _slow_down(self) -> None:
         server = self.random.choice(self.servers)
         server.set_sync_time(self.random.choice((2, 2, 50, 700)) * MILLISECOND_NS)
+
+    def _pause(self) -> None:
+        """A server does nothing for a while. When it goes on, a client asks before anything else happens."""
+        self._run_for(200 * MILLISECOND_NS)  # what is in flight is committed: a read waits for nothing
+        server = self._leader()
+        if server is None:
+            return
+        self.counts["pauses"] += 1
+        boot = server.boot
+        server.pause()
+
+        def resume() -> None:
+            server.resume()
+            if server.is_up and server.boot == boot and server.leads(STREAM):
+                self._read_at(server)
+
+        self.call_later(self.random.choice((500, 3000, 5000)) * MILLISECOND_NS, resume)
 
     def _set_clock(self) -> None:
         server = self.random.choice(self.servers)
@@ -366,7 +390,9 @@ class StreamRun:
     def _read(self) -> None:
         if not self._up():
             return
-        server = self._leader() or self.random.choice(self._up())
+        self._read_at(self._leader() or self.random.choice(self._up()))
+
+    def _read_at(self, server: StreamServer) -> None:
         number = next(self._ids)
         self._reads[str(number)] = self.history.acked_seq
         server.publish(f"$JS.API.STREAM.INFO.{STREAM}", f"_IN.i.{number}", b"", b"")
@@ -376,7 +402,15 @@ class StreamRun:
         self, server: StreamServer, subject: str, reply: bytes, header: bytes, payload: bytes
     ) -> None:
         """A client at a server gets a message."""
-        kind, _, rest = subject[4:].partition(".")
+        try:
+            kind, _, rest = subject[4:].partition(".")
+            self._take(server, kind, rest, reply, header, payload)
+        except BrokenPromise as broken:  # the engine contains what a client raises
+            self._broken = self._broken or broken
+
+    def _take(
+        self, server: StreamServer, kind: str, rest: str, reply: bytes, header: bytes, payload: bytes
+    ) -> None:
         if kind == "p":
             self._answered(rest, payload)
         elif kind == "d":
@@ -420,6 +454,7 @@ class StreamRun:
         self.is_faulty = False
         self.cut.clear()
         for server in self.servers:
+            server.resume()
             server.set_sync_time(2 * MILLISECOND_NS)
             self._start(server)
         self._run_for(HEAL_NS)

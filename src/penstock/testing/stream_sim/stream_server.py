@@ -31,6 +31,7 @@ from penstock.testing.stream_sim.stream_history import StreamHistory
 CREATED_NS = 1_700_000_000_000_000_000
 TICKS_MAX = 1000
 CHUNK_SEQS = 8
+PAUSED_NS = 20_000_000  # between two looks whether a server goes on
 
 Arrived = Callable[["StreamServer", str, bytes, bytes, bytes], None]
 
@@ -115,7 +116,7 @@ class StreamServer:
         self._arrived = arrived
         self.skew_ns = 0
         self.boot = 0
-        self.is_up = False
+        self.is_up = self.is_paused = False
         self._sync_ns_max = 2_000_000
         self._ids = itertools.count(1)
         self._fetch = fetch
@@ -187,6 +188,14 @@ class StreamServer:
     def set_sync_time(self, duration_ns: int) -> None:
         """The longest time that a sync takes from now on."""
         self._sync_ns_max = duration_ns
+
+    def pause(self) -> None:
+        """It does nothing until resume()."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """It goes on."""
+        self.is_paused = False
 
     def set_clock(self, skew_ns: int) -> None:
         """Its clock is off by so much from now on."""
@@ -305,6 +314,9 @@ class StreamServer:
 
     def _synced(self, count: int, boot: int) -> None:
         if not self.is_up or self.boot != boot:
+            return
+        if self.is_paused:
+            self._call_later(PAUSED_NS, lambda: self._synced(count, boot))
             return
         self._is_syncing = False
         now = self.clock()

@@ -1,0 +1,206 @@
+"""Commands of a replicated stream's leader: entries, their order, and what waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.errors import JetStreamApiError, LeadershipLostError, MalformedCommandError
+from penstock.jetstream.commands import Admit, DropConsumer, Expire, Purge, decode
+from penstock.jetstream.group_commands import PARKED, GroupCommands, split
+from penstock.protocol import error_codes as codes
+
+
+class FakeGroup:
+    """A group that takes entries, or refuses them."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        self.takes = True
+        self.reads: list[Callable[[], object]] = []
+
+    def propose(self, data: bytes) -> int:
+        if self.takes:
+            self.entries.append(data)
+        return len(self.entries) if self.takes else 0
+
+    def read_index(self, done: Callable[[], object]) -> bool:
+        self.reads.append(done)
+        return True
+
+
+class Leader:
+    """A leader's commands with a clock."""
+
+    def __init__(self) -> None:
+        self.group = FakeGroup()
+        self.clock = 100
+        self.wakes = 0
+        self.commands = GroupCommands(self.group, lambda: self.clock, self._wake)
+        self.commands.lead([])
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def decoded(self) -> list[list[tuple[object, int]]]:
+        return [[decode(one) for one in split(entry)] for entry in self.group.entries]
+
+
+def test_the_commands_of_a_tick_are_one_entry_in_their_order() -> None:
+    leader = Leader()
+    leader.commands.submit(Purge(5), 0)
+    leader.commands.submit(DropConsumer("c"), 0)
+    assert leader.commands.flush()
+    leader.commands.submit(Purge(6), 0)
+    assert leader.commands.flush()
+    assert leader.decoded() == [[(Purge(5), 100), (DropConsumer("c"), 100)], [(Purge(6), 100)]]
+    assert leader.wakes == 3
+
+
+def test_the_time_of_commands_never_falls_whatever_the_clock_does() -> None:
+    leader = Leader()
+    leader.commands.applied(500)  # by the leader before
+    leader.commands.submit(Purge(1), 0)
+    leader.clock = 700
+    leader.commands.submit(Purge(2), 0)
+    leader.clock = 50
+    leader.commands.submit(Purge(3), 0)
+    leader.commands.flush()
+    assert [now for _, now in leader.decoded()[0]] == [500, 700, 700]
+
+
+def test_an_entry_that_the_group_refuses_waits_for_the_next_flush() -> None:
+    leader = Leader()
+    leader.group.takes = False
+    leader.commands.submit(Purge(1), 0)
+    assert not leader.commands.flush()
+    leader.commands.submit(Purge(2), 0)
+    leader.group.takes = True
+    assert leader.commands.flush()
+    assert [one for one, _ in leader.decoded()[0]] == [Purge(1), Purge(2)]
+
+
+def test_a_change_returns_its_result_when_its_entry_is_committed() -> None:
+    leader = Leader()
+    steps = leader.commands.change(Purge(1), 0)
+    assert next(steps) == PARKED
+    leader.commands.flush()
+    assert next(steps) == PARKED
+    leader.commands.take_committed().settle(0, 7)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value == 7
+
+
+def test_a_change_that_is_refused_raises_its_error() -> None:
+    leader = Leader()
+    steps = leader.commands.change(Purge(1), 0)
+    next(steps)
+    leader.commands.flush()
+    leader.commands.take_committed().settle(0, codes.STREAM_SEALED.exception())
+    with pytest.raises(JetStreamApiError) as error:
+        next(steps)
+    assert error.value.err_code == 10109
+
+
+@pytest.mark.parametrize("is_proposed", [False, True])
+def test_the_outcome_of_a_change_is_unknown_when_the_leadership_ends(is_proposed: bool) -> None:
+    leader = Leader()
+    steps = leader.commands.change(Purge(1), 0)
+    next(steps)
+    if is_proposed:
+        leader.commands.flush()
+    leader.commands.follow()
+    leader.commands.lead([])
+    with pytest.raises(LeadershipLostError):
+        next(steps)
+
+
+def test_what_waits_for_a_commit_is_called_with_the_entry_that_has_everything_before() -> None:
+    leader, called = Leader(), list[str]()
+    leader.commands.when_committed(lambda: called.append("nothing to wait for"))
+    leader.commands.submit(Purge(1), 0)
+    leader.commands.when_committed(lambda: called.append("first"))
+    leader.commands.flush()
+    leader.commands.when_committed(lambda: called.append("in flight"))
+    leader.commands.submit(Purge(2), 0)
+    leader.commands.when_committed(lambda: called.append("second"))
+    leader.commands.flush()
+    assert called == ["nothing to wait for"]
+    for call in leader.commands.take_committed().calls:
+        call()
+    assert called[1:] == ["first", "in flight"]
+    for call in leader.commands.take_committed().calls:
+        call()
+    assert called[3:] == ["second"]
+
+
+def test_a_response_waits_for_a_majority_also_when_nothing_is_in_flight() -> None:
+    leader, called = Leader(), list[str]()
+    leader.commands.when_confirmed(lambda: called.append("read"))
+    assert called == []
+    leader.group.reads.pop()()
+    assert called == ["read"]
+
+
+def test_nothing_that_waits_is_called_when_the_leadership_ends() -> None:
+    leader, called = Leader(), list[str]()
+    leader.commands.submit(Purge(1), 0)
+    leader.commands.when_committed(lambda: called.append("first"))
+    leader.commands.flush()
+    leader.commands.follow()
+    leader.commands.lead([])
+    assert not leader.commands.has_uncommitted
+    assert called == []
+
+
+def test_a_follower_submits_nothing() -> None:
+    leader = Leader()
+    leader.commands.follow()
+    leader.commands.submit(Purge(1), 0)
+    assert leader.commands.flush()
+    assert leader.group.entries == []
+
+
+def test_one_expire_is_in_flight_at_a_time() -> None:
+    leader = Leader()
+    leader.commands.submit_expire(Expire(1), 0)
+    leader.commands.submit_expire(Expire(1), 0)
+    assert not leader.commands.may_expire
+    leader.commands.flush()
+    assert len(leader.decoded()[0]) == 1
+    for call in leader.commands.take_committed().calls:
+        call()
+    assert leader.commands.may_expire
+
+
+def test_a_limit_is_submitted_when_it_differs_from_the_last_one() -> None:
+    leader = Leader()
+    leader.commands.follow()
+    leader.commands.lead([Admit(None, None)])
+    leader.commands.submit_changed(Admit(None, None))
+    leader.commands.submit_changed(Admit(None, 5))
+    leader.commands.submit_changed(Admit(None, 5))
+    leader.commands.flush()
+    assert leader.decoded() == [[(Admit(None, 5), 100)]]
+
+
+def test_every_cut_of_an_entry_is_an_error_or_has_only_whole_commands() -> None:
+    leader = Leader()
+    leader.commands.submit(Purge(5), 0)
+    leader.commands.submit(DropConsumer("c"), 0)
+    leader.commands.flush()
+    [entry] = leader.group.entries
+    whole = [len(b"".join([entry[:1], *([b"...." + one for one in split(entry)][:n])])) for n in range(3)]
+    for end in range(len(entry)):
+        if end in whole:
+            assert len(list(split(entry[:end]))) == whole.index(end)
+        else:
+            with pytest.raises(MalformedCommandError):
+                list(split(entry[:end]))
+
+
+def test_an_entry_of_a_newer_server_is_refused() -> None:
+    with pytest.raises(MalformedCommandError, match="a newer server may know it"):
+        list(split(b"\x02"))
