@@ -31,11 +31,15 @@ from penstock.raft.raft_messages import (
     ReplicaId,
 )
 from penstock.store.disk import Disk, Lock
-from penstock.store.files import make_directory
+from penstock.store.files import make_directory, write_atomically
 from penstock.wal.group_recovery import RecoveredGroup, WalCheckpoint, WalEntry
 from penstock.wal.wal_file import SEGMENT_BYTES, WriteAheadLog
 from penstock.wal.wal_mark import read_mark
 from penstock.wal.wal_recovery import WalDamage, WalRecovery
+
+
+REFUSED = "refused"
+"""The file that says that the disk is an old copy."""
 
 
 class BeginGroup(NamedTuple):
@@ -157,7 +161,11 @@ _CHECKPOINTS = msgspec.msgpack.Decoder(_CheckpointData)
 class GroupStorage:
     """See the module. Opened once per start; `write` belongs to the disk thread from then on."""
 
-    def __init__(self, log: WriteAheadLog, numbers: dict[str, int], lock: Lock) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, log: WriteAheadLog, numbers: dict[str, int], lock: Lock
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
         self._log = log
         self._numbers = numbers
         self._lock = lock
@@ -175,9 +183,16 @@ class GroupStorage:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> tuple[GroupStorage, StorageFindings]:
         """Opens or creates the log of a server, and counts this start. new_disk_id: random; used when the
-        directory is empty. Raises StoreError: the disk is of another server or cluster, locked, damaged in
-        both copies of its mark, or of a newer version."""
+        directory is empty. Raises StoreError: the disk is an old copy, of another server or cluster, locked,
+        damaged in both copies of its mark, or of a newer version."""
         make_directory(disk, directory)
+        if disk.exists(directory / REFUSED):
+            raise StoreError(
+                "other servers of the cluster know a newer start with this disk: it is an old copy, such as a "
+                "restored backup, and lacks what was acknowledged since; move the directory away, and this "
+                "server joins as a new member",
+                path=str(directory),
+            )
         lock = disk.lock(directory)
         try:
             identity = _identity(disk, directory, cluster_name, server_name, new_disk_id)
@@ -193,7 +208,7 @@ class GroupStorage:
             lock.release()
             raise
         numbers = {found.name: number for number, found in recovery.groups.items()}
-        return cls(log, numbers, lock), findings
+        return cls(disk, directory, log, numbers, lock), findings
 
     def write(self, write: DiskWrite) -> StorageStatus:
         """Writes what is new, and what an earlier call failed to. Raises StoreError; call again with what is
@@ -219,6 +234,11 @@ class GroupStorage:
         except Exception as error:
             self._broken = repr(error)  # a part is staged: what follows would be written with a gap before it
             raise
+
+    def mark_refused(self) -> None:
+        """Other servers refuse this disk as an old copy: no later start may use it. Without this, some more
+        starts would bring its number of starts past the one that they know. Any thread. Raises StoreError."""
+        write_atomically(self._disk, self._directory / REFUSED, b"")
 
     def close(self) -> None:
         """Closes the files. What was not written is dropped."""

@@ -362,7 +362,9 @@ class ReplicationNode:
     # --- output
 
     def pump(self) -> NodeOutput:
-        """What there is to do. Owners get what is committed meanwhile."""
+        """What there is to do. Owners get what is committed meanwhile. A refused server does nothing more."""
+        if self.is_refused:
+            return NodeOutput([], [], None, False)
         now = self.clock()
         left = self.options.pump_bytes_max
         is_busy = True

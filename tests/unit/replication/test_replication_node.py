@@ -14,7 +14,7 @@ from penstock.raft.raft_messages import Heartbeat
 from penstock.raft.raft_replica import Role
 from penstock.replication.group_port import CHECKPOINT_BYTES_MAX, PROPOSAL_BYTES_MAX, ProposalId
 from penstock.replication.group_storage import GroupStorage
-from penstock.replication.replication_node import SECOND_NS
+from penstock.replication.replication_node import SECOND_NS, NodeOutput
 from penstock.testing.sim.sim_disk import SimDisk
 from tests.support.replication_nodes import DIRECTORY, ListOwner, NodesUnderTest, NodeUnderTest
 
@@ -359,6 +359,12 @@ def test_a_disk_that_is_an_old_copy_is_refused_by_the_others() -> None:
     nodes.link()
     nodes.pass_time(1000)
     assert one.node.is_refused
+    one.group().propose(b"1")
+    assert one.node.pump() == NodeOutput([], [], None, False)
+    one.storage.mark_refused()
+    one.stop()
+    with pytest.raises(StoreError, match="it is an old copy"):
+        one.start()
 
 
 def test_a_group_created_while_the_log_may_lack_groups_begins_as_recovering() -> None:

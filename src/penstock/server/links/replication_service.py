@@ -158,6 +158,13 @@ class ReplicationService:
                 "other servers know a newer start of this one: its disk is an old copy, and takes no part in "
                 "replicated groups; move the directory of the log away, and this server joins as a new member"
             )
+            self._executor.run(self._storage.mark_refused, self._marked_refused, self)
+
+    def _marked_refused(self, _: None, error: StoreError | OSError | None) -> None:
+        if error is not None:
+            self._context.log.error(
+                f"the next start will find out again that the disk is an old copy: {error}"
+            )
 
     def _pump_failed(self, error: Exception) -> None:
         faults.note("replicated groups", error)
