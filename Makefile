@@ -37,7 +37,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim explore faults sim-bugs churn kills spark-kills kernel debug-kernels wheel errors sync features docs pyright clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim explore faults sim-bugs churn kills spark-kills kernel debug-kernels wheel errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -160,6 +160,9 @@ raft-sim: setup  ## Raft groups in simulation: SEED=n replays one, SEEDS=1000 ru
 
 stream-sim: setup  ## replicated streams in simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
 	$(BIN)/python -m penstock.testing.stream_sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+meta-sim: setup  ## the meta state of a cluster in simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
+	$(BIN)/python -m penstock.testing.meta_sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 explore: setup  ## every state of small groups of the consensus core
 	$(BIN)/python -m penstock.testing.raft_explore $(ARGS)

@@ -61,7 +61,7 @@ COMMANDS: list[MetaCommand] = [
     commands.Heal(1),
     commands.PeerGone("A"),
     commands.PurgeAccount("$G", 64, TICKET),
-    commands.ConfirmRemoved("A", (1, 2)),
+    commands.ConfirmRemoved("A", (1, 2), 3),
     commands.AdoptStream("$G", CONFIG, 5, "A", "old", 7, TICKET),
 ]
 

@@ -106,8 +106,9 @@ def test_a_stream_that_moved_away_is_removed_and_confirmed() -> None:
     assert kinds(of(group, away)) == [StartStream]
     group.settle("S")
     assert of(group, leave, have) == [RemoveStored(have, "the stream has moved to other servers")]
+    assert of(group, leave, have, is_current=False) == [AwaitMeta(have)]
     assert of(group, leave) == [ConfirmMissing((have.incarnation,))]
-    group.apply(commands.ConfirmRemoved(leave, (have.incarnation,)))
+    group.apply(commands.ConfirmRemoved(leave, (have.incarnation,), len(group.log)))
     assert of(group, leave) == []
 
 
@@ -351,3 +352,20 @@ def test_every_group_gets_from_every_membership_to_every_other_one(
             break
     assert group.membership == Membership(tuple(sorted(target)))
     assert group.leader in target
+
+
+def test_a_late_confirmation_says_nothing_about_a_stream_that_came_back() -> None:
+    group = MetaGroup(4)
+    group.create("S")
+    leave = group.stream("S").group.peers[0]
+    group.apply(commands.RemoveFromStream("$G", "S", leave))
+    group.settle("S")
+    late = commands.ConfirmRemoved(leave, (group.stream("S").incarnation,), len(group.log))
+    other = group.stream("S").target[0]
+    group.apply(commands.RemoveFromStream("$G", "S", other))
+    group.settle("S")
+    assert leave in group.stream("S").group.peers
+    group.apply(commands.DeleteStream("$G", "S"))
+    group.apply(late)
+    (tombstone,) = group.machine.tables.tombstones.values()
+    assert leave in tombstone.peers

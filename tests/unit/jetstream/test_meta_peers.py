@@ -172,7 +172,7 @@ def test_deleted_streams_of_a_server_that_is_gone_need_no_confirmation() -> None
     group.apply(commands.DeleteStream("$G", "S"))
     (tombstone,) = group.machine.tables.tombstones.values()
     for peer in "BC":
-        group.apply(commands.ConfirmRemoved(peer, (tombstone.incarnation,)))
+        group.apply(commands.ConfirmRemoved(peer, (tombstone.incarnation,), len(group.log)))
     group.apply(commands.RemoveServer("A"))
     group.apply(commands.PeerGone("A"))
     assert group.machine.tables.tombstones == {}

@@ -185,7 +185,7 @@ def test_a_scale_down_lets_the_leader_choose_and_remembers_who_leaves() -> None:
     settled = group.stream("S")
     assert settled.group.peers == ("B",)
     assert settled.leaving == ("A", "C")
-    group.apply(commands.ConfirmRemoved("A", (stream.incarnation,)))
+    group.apply(commands.ConfirmRemoved("A", (stream.incarnation,), len(group.log)))
     assert group.stream("S").leaving == ("C",)
 
 
@@ -343,7 +343,7 @@ def test_a_deleted_stream_leaves_a_tombstone_until_its_servers_confirm() -> None
     tombstones = group.machine.tables.tombstones
     assert sorted(tombstones[incarnation].peers) == ["A", "B", "C"]
     for peer in "ABC":
-        group.apply(commands.ConfirmRemoved(peer, (incarnation,)))
+        group.apply(commands.ConfirmRemoved(peer, (incarnation,), len(group.log)))
     assert tombstones == {}
     assert error_of(group.apply(commands.DeleteStream("$G", "S", ticket=TICKET))) == 10059
 

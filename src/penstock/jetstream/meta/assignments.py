@@ -150,13 +150,15 @@ class ConsumerAssignment(Struct, frozen=True, array_like=True):
 
 
 class Tombstone(Struct, frozen=True, array_like=True):
-    """A stream that was deleted on request. peers: servers whose files of it are not confirmed gone. Without
-    it, a server that was down could not distinguish a deleted stream from one that the cluster has lost."""
+    """A stream that was deleted on request, by the command with index `version`. peers: servers whose files
+    of it are not confirmed gone. Without it, a server that was down could not distinguish a deleted stream
+    from one that the cluster has lost."""
 
     account: str
     name: str
     incarnation: int
     peers: tuple[str, ...]
+    version: int
 
 
 def consumer_replicas(config: ApiConsumerConfig, stream: ApiStreamConfig) -> int:

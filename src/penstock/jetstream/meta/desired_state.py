@@ -5,8 +5,9 @@
 Invariant: a server removes files only when the meta state says why: a tombstone of this very stream, or an
 assignment of it without this server. A stream that the meta state does not know is quarantined: its files
 stay, it is listed, and an operator adopts or removes it. (The official server removes such files: a cluster
-that lost its meta state then loses its streams.) While a server does not know yet whether its meta state is
-current, it does neither.
+that lost its meta state then loses its streams.) While a server does not know whether its meta state is
+current, it does neither: the stream may have come back to it meanwhile. (Not so for deleted streams: an
+incarnation never returns.)
 """
 
 from __future__ import annotations
@@ -42,7 +43,13 @@ class StartStream(Struct, frozen=True):
 
 
 class RemoveStored(Struct, frozen=True):
-    """Stop the replica, remove its files, then propose ConfirmRemoved."""
+    """Stop the replica, then ask for the differences again; if this is still among them with a current meta
+    state, remove the files and propose ConfirmRemoved.
+
+    The order matters where a stream comes back to a server: the replica might acknowledge entries to the
+    group that has added it again, and then lose them. Once it has stopped it acknowledges nothing, and an
+    assignment from before that shows in the second answer.
+    """
 
     stored: StoredStream
     reason: str
@@ -63,7 +70,8 @@ class RelabelStored(Struct, frozen=True):
 
 
 class ConfirmMissing(Struct, frozen=True):
-    """Propose ConfirmRemoved for these: the server has no files of them."""
+    """Propose ConfirmRemoved for these, as of the index of the meta state: the server has no files of
+    them."""
 
     incarnations: tuple[int, ...]
 
@@ -133,6 +141,8 @@ def _about_stored(
             return RemoveStored(stored, "the stream was deleted")
         if stream is not None and stream.incarnation == stored.incarnation:
             if peer not in stream.hosts:
+                if not is_current:
+                    return AwaitMeta(stored)
                 return RemoveStored(stored, "the stream has moved to other servers")
             return RelabelStored(stored, stream) if stream.group.name != stored.group else None
     if not is_current:

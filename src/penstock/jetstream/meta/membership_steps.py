@@ -148,16 +148,15 @@ def _has_quorum(view: GroupView, voters: Sequence[str]) -> bool:
     return 2 * sum(one in view.online for one in voters) > len(voters)
 
 
-def _choice(tables: MetaTables, stream: StreamAssignment, view: GroupView) -> ChoosePeers | AwaitProgress:
-    """Which servers stay when a stream is scaled down."""
+def _choice(tables: MetaTables, stream: StreamAssignment, view: GroupView) -> ChoosePeers:
+    """Which servers stay when a stream is scaled down: voters, whose lag is known, before others."""
     desired = stream.desired
     assert desired is not None
     by_member = {
         record.member: peer for peer in desired.peers if (record := tables.peers.get(peer)) is not None
     }
-    if view.leader not in by_member:
-        return _wait(StatusType.META, "the leader is not among the members to choose from")
-    chosen = peers_to_keep(view.leader, by_member, view.lags, view.online, desired.shrink_to)
+    lags = {member: view.lags.get(member, 0) for member in view.voters}
+    chosen = peers_to_keep(view.leader, by_member, lags, view.online, desired.shrink_to)
     peers = tuple(by_member[member] for member in chosen)
     return ChoosePeers(stream.account, stream.name, stream.incarnation, peers)
 

@@ -265,10 +265,12 @@ class PurgeAccount(Struct, frozen=True, array_like=True):
 
 
 class ConfirmRemoved(Struct, frozen=True, array_like=True):
-    """A server has removed its files of these streams."""
+    """A server has no files of these streams, as of index `as_of` of the meta state. It does not say so about
+    a stream that has come back to it since."""
 
     peer: str
     incarnations: Annotated[tuple[Index, ...], Meta(max_length=10_000)]
+    as_of: Index
 
 
 class AdoptStream(Struct, frozen=True, array_like=True):

@@ -228,8 +228,10 @@ class MetaTables:
         return next((one for one in self.peers.values() if one.name == name_or_id), None)
 
     def retired_peers(self) -> set[str]:
-        """The servers that get no streams any more."""
-        return {one.peer for one in self.peers.values() if one.status is not PeerStatus.MEMBER}
+        """The servers that get no streams any more: evacuated ones, those to be removed, and those that are
+        removed and still have some."""
+        retired = {one.peer for one in self.peers.values() if one.status is not PeerStatus.MEMBER}
+        return retired.union(peer for peer in self._loads if peer not in self.peers)
 
     def offers(self, storage: StorageType) -> list[PeerOffer]:
         """What the servers could take. Retired ones are included: the caller avoids them."""

@@ -114,18 +114,23 @@ def peer_gone(tables: MetaTables, command: PeerGone) -> Outcome:
     changes = MetaChanges(dropped_peers=[command.peer])
     for tombstone in list(tables.tombstones.values()):
         _confirm(changes, tables, tombstone.incarnation, command.peer)
-    return changes, [PeerEffect(PeerAction.GONE, command.peer)]
+    gone = PeerEffect(PeerAction.GONE, command.peer)
+    if tables.streams_on(command.peer):  # it has left the meta group before its streams left it
+        return changes, [gone, WorkLeft(Reassign(WORK))]
+    return changes, [gone]
 
 
 def confirm_removed(tables: MetaTables, command: ConfirmRemoved) -> Outcome:
-    """The server is not asked for these files any more."""
+    """The server is not asked for these files any more. What has changed since `as_of` it confirms again."""
     changes = MetaChanges()
     wanted = set(command.incarnations)
     for incarnation in sorted(wanted):
-        _confirm(changes, tables, incarnation, command.peer)
+        tombstone = tables.tombstones.get(incarnation)
+        if tombstone is not None and tombstone.version <= command.as_of:
+            _confirm(changes, tables, incarnation, command.peer)
     for key in sorted(tables.streams_leaving(command.peer)):
         stream = tables.stream(*key)
-        if stream.incarnation in wanted:
+        if stream.incarnation in wanted and stream.version <= command.as_of:
             leaving = tuple(one for one in stream.leaving if one != command.peer)
             changes.streams.append(structs.replace(stream, leaving=leaving))
     return changes, []
@@ -176,4 +181,4 @@ def purge_one(tables: MetaTables, key: StreamKey, command: PurgeAccount) -> Outc
     """Removes a stream of the account."""
     stream = tables.stream(*key)
     removed = StreamEffect(AssetAction.REMOVED, stream.account, stream.name, stream.incarnation)
-    return removal_of(stream), [removed]
+    return removal_of(tables, stream), [removed]

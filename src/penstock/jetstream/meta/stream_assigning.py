@@ -278,9 +278,15 @@ def _scaled(
     replicas, target = updated.config.num_replicas, present.target
     cluster = present.desired.cluster if present.desired is not None else present.group.cluster
     if replicas <= len(target):
-        desired = regrouping.desire(tables, present, target, cluster, cancellable=True, always=True)
+        # Of all that have it or are to get it: while another change is in progress, those of its target may
+        # not have the data yet.
+        retired = tables.retired_peers()
+        candidates = tuple(peer for peer in present.hosts if peer not in retired)
+        if len(candidates) < replicas:
+            candidates = present.hosts
+        desired = regrouping.desire(tables, present, candidates, cluster, cancellable=True, always=True)
         assert desired is not None
-        shrink_to = replicas if replicas < len(target) else 0
+        shrink_to = replicas if replicas < len(candidates) else 0
         return regrouping.regrouped(updated, structs.replace(desired, shrink_to=shrink_to))
     if present.config.num_replicas <= 1 and rules.ha_streams_max > 0:
         crowded = any(tables.load(peer).replicated >= rules.ha_streams_max for peer in target)
@@ -371,17 +377,17 @@ def delete_stream(tables: MetaTables, command: DeleteStream) -> Outcome:
         if command.incarnation:
             return MetaChanges(), []
         raise codes.STREAM_NOT_FOUND.exception(stream=command.stream)
-    changes = removal_of(present)
+    changes = removal_of(tables, present)
     changes, effects = stream_outcome(present, AssetAction.REMOVED, changes=changes)
     if command.failed is not None:
         return changes, [*effects, Refused(command.ticket, command.failed)]
     return changes, [*effects, Answered(command.ticket)]
 
 
-def removal_of(stream: StreamAssignment) -> MetaChanges:
+def removal_of(tables: MetaTables, stream: StreamAssignment) -> MetaChanges:
     """Drops a stream; a tombstone stays until its servers have confirmed that its files are gone."""
     peers = merged(stream.hosts, stream.leaving)
-    tombstone = Tombstone(stream.account, stream.name, stream.incarnation, peers)
+    tombstone = Tombstone(stream.account, stream.name, stream.incarnation, peers, tables.applied)
     return MetaChanges(dropped_streams=[(stream.account, stream.name)], tombstones=[tombstone])
 
 
