@@ -23,6 +23,4 @@ link carries one account alone (a pinned account).
 - `leaf_nodes`: all leaf node links of a server: accounts, duplicates, loops, dialling again.
 - `leaf_remote`: a hub that this server dials; `leaf_ports`: what all of these take.
 - `leaf_rules`: what may pass a link; `domains`: which of JetStream's subjects may.
-
-Gateways belong beside them.
 """

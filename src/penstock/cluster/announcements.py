@@ -71,7 +71,7 @@ class ClusterInterest:
         self._interests.expect_replies(account)
 
     def forget(self, account: Account) -> None:
-        """The account was removed."""
+        """Ends the announcements of an account that was removed."""
         self._interests.forget(account)
         self._fed.pop(account.name, None)
 

@@ -73,6 +73,6 @@ class AccountInterests:
             local.expect(prefix + b">")
 
     def forget(self, account: Account) -> None:
-        """The account was removed."""
+        """Removes the announcer of an account that was removed."""
         account.index.announcer = None
         self._local.pop(account.name, None)

@@ -86,7 +86,7 @@ class LeafNodes:
             link.close(CloseReason.SERVER_SHUTDOWN)
 
     def opened(self, link: LeafLink) -> None:
-        """A connection was accepted or dialled; its handshake begins."""
+        """Begins the handshake of a connection that was accepted or dialled."""
         self._links[link] = None
         remote = link.remote
         if self._is_closing or (remote is not None and remote.is_gone):
@@ -97,7 +97,7 @@ class LeafNodes:
         link.opened()
 
     def dial_failed(self, remote: LeafRemote, error: str) -> None:
-        """A connection attempt failed: the next address is tried after a while, for ever."""
+        """Handles a failed connection attempt: the next address is tried after a pause, for ever."""
         remote.attempts += 1
         text = (
             f'Error trying to connect as leafnode to remote server "{remote.address}" '
@@ -123,11 +123,11 @@ class LeafNodes:
         return [link for link in self._links if link.state is LinkState.REGISTERED]
 
     def links_of(self, account: str) -> list[LeafLink]:
-        """Those of an account of this server."""
+        """The registered links of an account of this server."""
         return [link for link in self.links if link.account is not None and link.account.name == account]
 
     def urls_changed(self) -> None:
-        """The addresses for leaf nodes of this server's cluster differ: leaf nodes learn of them."""
+        """Sends leaf nodes the changed addresses of this server's cluster."""
         for link in self.links:
             if not link.is_spoke:
                 link.send(self.info(link).line())
@@ -175,14 +175,14 @@ class LeafNodes:
             remote.link.close(CloseReason.CLIENT_CLOSED)
 
     def renew_accounts(self) -> None:
-        """Accounts have other mappings."""
+        """Announces changed mappings of accounts."""
         for link in self.links:
             assert link.account is not None
             link.ingress.mapper = link.account.mapper
             self._expect(link.account)
 
     def forget_account(self, account: Account) -> None:
-        """The account was removed."""
+        """Closes the links of an account that was removed."""
         for link in self.links:
             if link.account is account:
                 link.close(CloseReason.MISSING_ACCOUNT)
@@ -353,7 +353,7 @@ class LeafNodes:
         )
 
     def renew_rules(self, link: LeafLink) -> None:
-        """The hub told other permissions."""
+        """Applies changed permissions from the hub."""
         assert link.account is not None
         rules = self._rules(link, link.account)
         link.apply(rules)
@@ -372,7 +372,7 @@ class LeafNodes:
         self._interests.local[account.name].expect_from_leafs(subjects)
 
     def link_closed(self, link: LeafLink, reason: CloseReason, *, was_registered: bool) -> None:
-        """The connection of a link is gone."""
+        """Handles the end of a link's connection."""
         self._links.pop(link, None)
         if was_registered:
             assert link.account is not None

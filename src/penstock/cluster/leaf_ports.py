@@ -1,5 +1,4 @@
-"""What the leaf node links of a server take: their options, what they use of the server, addresses of
-hubs."""
+"""The ports of a server's leaf node links: their options, what they use of the server, addresses of hubs."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ class RemoteSettings(Protocol):
 
     @property
     def handshake(self) -> tuple[object, ...]:
-        """What is agreed when a connection begins: a change ends it."""
+        """The options that the handshake agrees on. A change of them ends the connection."""
 
 
 class LeafSettings(Protocol):
@@ -166,7 +165,7 @@ class LeafWire(Wire, Protocol):
         """Checks a CONNECT; calls then(login), None = refused. Input waits until then."""
 
     def connecting(self) -> None:
-        """CONNECT is sent: the hub must answer soon."""
+        """Called when CONNECT is sent. Limits the time for the hub's answer."""
 
 
 class LeafPorts(Protocol):
@@ -195,10 +194,10 @@ class LeafPorts(Protocol):
         """A unique name, one subject token."""
 
     def joined(self, link: LeafLink) -> None:
-        """A link is registered."""
+        """Called when a link is registered."""
 
     def left(self, link: LeafLink) -> None:
-        """A registered link is gone."""
+        """Called when a registered link has ended."""
 
     def log_notice(self, text: str) -> None: ...
     def log_warning(self, text: str) -> None: ...

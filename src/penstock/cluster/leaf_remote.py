@@ -56,7 +56,8 @@ class LeafRemote:
         return self.address
 
     def note_servers(self, info: LeafInfo) -> None:
-        """The hub tells the addresses of its cluster's servers; they replace those that it told before."""
+        """Sets the addresses of the servers of the hub's cluster, as the hub sent them. They replace earlier
+        ones."""
         urls = info.ws_connect_urls if self.is_websocket else info.leafnode_urls
         if self.settings.ignore_discovered_servers or not urls:
             return
@@ -82,7 +83,7 @@ class LeafRemote:
 
     @property
     def host_name(self) -> str:
-        """The name that the hub's certificate must have. Addresses that the hub told are seldom in it."""
+        """The name that the hub's certificate must have. Addresses from the hub are seldom in it."""
         assert self.address is not None
         names = [one.host for one in self.settings.addresses if not _is_address(one.host)]
         return names[0] if _is_address(self.address.host) and names else self.address.host

@@ -116,7 +116,7 @@ class Mesh:
             link.close(CloseReason.SERVER_SHUTDOWN)
 
     def opened(self, link: RouteLink) -> None:
-        """A connection was accepted or dialled; its handshake begins."""
+        """Begins the handshake of a connection that was accepted or dialled."""
         self._links[link] = None
         if self._is_closing:
             link.close(CloseReason.SERVER_SHUTDOWN)
@@ -179,7 +179,7 @@ class Mesh:
         return list(found)
 
     def lame_duck(self) -> None:
-        """Tells the peers that clients shall not come to this server any more."""
+        """Announces to the peers that clients must not connect to this server any more."""
         info = self.info()
         info.ldm = True
         self._send_to_peers(info)
@@ -192,7 +192,7 @@ class Mesh:
     # -- options
 
     def rename(self, name: str) -> None:
-        """Takes over a changed cluster name. All routes begin again: the peers compare names at the
+        """Applies a changed cluster name. All routes reconnect, because the peers compare names at the
         handshake."""
         if name and name != self.cluster_name:
             self.cluster_name, self.is_dynamic = name, False
@@ -233,12 +233,12 @@ class Mesh:
             self._ports.urls_changed()
 
     def _renew_pool(self) -> None:
-        """Pool size and compression are agreed at the handshake: all links begin again."""
+        """Reconnects all links: pool size and compression are agreed at the handshake."""
         for link in self.links:
             link.close(CloseReason.ROUTE_REMOVED)
 
     def _renew_accounts(self, before: MeshSettings) -> None:
-        """Gives pinned accounts their dedicated links, and takes those of others away."""
+        """Opens dedicated links for pinned accounts, and closes those of other accounts."""
         wanted = set(self._pinned())
         had = set(before.pinned_accounts if before.pool_size >= 0 else ())
         for name in sorted(had - wanted):
@@ -257,8 +257,8 @@ class Mesh:
                 self._ports.dial(Dial(address=address, is_explicit=True, account=name))
 
     def dedicate(self, link: RouteLink, info: RouteInfo) -> None:
-        """The peer gives an account a dedicated link, and asks to forget its interest in the pool; or it
-        answers such a request."""
+        """Handles a peer's request to drop an account's interest in the pool, because the account gets a
+        dedicated link; or the peer's answer to such a request."""
         name = info.route_account
         if not name:
             return
@@ -339,7 +339,7 @@ class Mesh:
         return name == self.server_name
 
     def register(self, link: RouteLink, info: RouteInfo) -> None:
-        """The handshake of a link is complete: gives it its place, or closes it."""
+        """Registers a link whose handshake is complete: gives it its place, or closes it."""
         poolless = info.route_pool_size <= 0 or self.settings.pool_size < 0
         size = max(self.settings.pool_size, info.route_pool_size, 1)
         error = ""
@@ -516,8 +516,8 @@ class Mesh:
             one.send(gossip.line())
 
     def _repeat_gossip(self, link: RouteLink, account: str) -> None:
-        """Tells a peer about the others again, on a link in place of one that may have lost the gossip. (The
-        official server does not, so members stay apart.) Peers ignore what they know."""
+        """Sends a peer the gossip about the others again, on a link that replaces one which may have lost it.
+        Peers ignore what they know. (The official server does not do this, and members stay apart.)"""
         others = self._dedicated.get(account, {}) if account else self.peers
         for remote, one in others.items():
             if remote != link.remote_id and one.remote is not None and not (account and link.is_poolless):
@@ -527,7 +527,7 @@ class Mesh:
         return {**self.peers, **self._dedicated.get(account, {})}
 
     def heard_of(self, info: RouteInfo, link: RouteLink) -> None:
-        """A peer tells about another server: dials it, unless that is done or configured."""
+        """Handles gossip about another server: dials it, unless it is connected or configured."""
         if info.server_id == self.server_id or self._is_closing:
             return
         if info.route_account:
@@ -555,7 +555,7 @@ class Mesh:
             )
 
     def renewed(self, link: RouteLink, info: RouteInfo) -> None:
-        """A peer tells about itself again: it has other permissions or client URLs, or is leaving."""
+        """Handles an update of a peer's INFO: other permissions or client URLs, or its shutdown."""
         first = self._first(link.remote_id)
         for one in dict.fromkeys((first or link, link)):
             assert one.remote is not None
@@ -570,13 +570,13 @@ class Mesh:
         self._ports.urls_changed()
 
     def ponged(self, link: RouteLink) -> None:
-        """The peer has answered: it accepted this server, so the next link of the pool may follow."""
+        """Opens the next link of the pool: the peer has answered, so it accepted this server."""
         dial, link.next_dial = link.next_dial, None
         if dial is not None and not self._is_closing:
             self._ports.dial(dial)
 
     def link_closed(self, link: RouteLink, reason: CloseReason) -> None:
-        """The connection of a link is gone."""
+        """Handles the end of a link's connection."""
         self._links.pop(link, None)
         was_dedicated = self._dedicated.get(link.account, {})
         if link.account and was_dedicated.get(link.remote_id) is link:

@@ -65,10 +65,10 @@ class MeshPorts(Protocol):
         """The cluster permissions: import as publish, export as subscribe; None = everything is allowed."""
 
     def urls_changed(self) -> None:
-        """`Mesh.client_urls` differs, or `Mesh.cluster_name`."""
+        """Called when `Mesh.client_urls` or `Mesh.cluster_name` has changed."""
 
     def peer_changed(self, server_id: str, *, is_here: bool) -> None:
-        """The first link of a peer registered, or its last one is gone."""
+        """Called when the first link of a peer is registered, and when its last one has ended."""
 
     def log_notice(self, text: str) -> None: ...
     def log_error(self, text: str) -> None: ...
