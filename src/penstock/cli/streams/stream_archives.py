@@ -25,6 +25,7 @@ from penstock.errors import RequestTimeoutError
 from penstock.protocol.api import (
     ApiStreamConfig,
     StreamCreateResponse,
+    StreamInfoResponse,
     StreamRestoreRequest,
     StreamRestoreResponse,
     StreamSnapshotRequest,
@@ -58,64 +59,85 @@ class BackupDescription(msgspec.Struct):
     state: StreamState
 
 
+BACKUP_OPTIONS = (
+    PROGRESS,
+    Option(names=("--check",), convert=bool, help="Let the server check the messages first"),
+    Option(names=("--consumers",), convert=bool, negatable=True, help="Include consumers (default)"),
+    Option(names=("--chunk-size",), convert=size, help="Bytes of a chunk (default: 128KB)"),
+    Option(names=("--window-size",), convert=size, help="Bytes that may be in flight"),
+)
+
+
+class WrittenBackup(msgspec.Struct):
+    """A backup that was written. bytes: size of its archive."""
+
+    stream: str
+    target: str
+    bytes: int
+    state: StreamState
+
+
 @STREAM.command(
     "backup",
     "Write a stream, with its consumers, to a directory.",
     arguments=(STREAM_NAME, Argument(name="target", help="Directory to write to", convert=path)),
-    options=(
-        PROGRESS,
-        Option(names=("--check",), convert=bool, help="Let the server check the messages first"),
-        Option(names=("--consumers",), convert=bool, negatable=True, help="Include consumers (default)"),
-        Option(names=("--chunk-size",), convert=size, help="Bytes of a chunk (default: 128KB)"),
-        Option(names=("--window-size",), convert=size, help="Bytes that may be in flight"),
-    ),
+    options=BACKUP_OPTIONS,
     examples=("stream backup ORDERS /var/backups/orders",),
 )
 async def backup(run: CommandRun) -> None:
-    values = run.values
-    target: Path = values.value("target")
+    target: Path = run.values.value("target")
     _make_folder(target)
     async with run.connect() as client:
-        js = run.jetstream_of(client)
-        name = await stream_name(run, js)
-        inbox = client.new_inbox()
-        async with await client.subscribe(inbox) as chunks:
-            request = StreamSnapshotRequest(
-                deliver_subject=inbox,
-                no_consumers=not values.flag("consumers", default=True),
-                chunk_size=values.number("chunk-size", CHUNK_BYTES),
-                window_size=values.number("window-size"),
-                jsck=values.flag("check"),
-            )
-            answer = await js.call(StreamSnapshotResponse, f"STREAM.SNAPSHOT.{name}", request)
-            archive = target / (ARCHIVE if _has_archives(client.server_info.version) else OLD_ARCHIVE)
-            with (
-                run.output.progress(
-                    f"backup of {name}", answer.state.bytes, shown=values.value("progress")
-                ) as bar,
-                archive.open("wb") as file,
-            ):
-                received = 0
-                while True:
-                    chunk = await chunks.next(timeout=CHUNK_TIMEOUT_S)
-                    if not chunk.data:
-                        _check_end(chunk.status, chunk.headers.get("Description") or "", received)
-                        break
-                    file.write(chunk.data)
-                    received += len(chunk.data)
-                    bar.advance(len(chunk.data))
-                    if chunk.reply:
-                        await chunk.respond(b"")
+        name = await stream_name(run, run.jetstream_of(client))
+        written = await write_archive(run, client, name, target)
+    if run.output.as_json:
+        run.output.json(written)
+        return
+    messages, total = number_text(written.state.messages), size_text(written.state.bytes)
+    run.output.line(
+        f"Wrote {size_text(written.bytes)} of stream {name} to {target} ({messages} messages, {total})"
+    )
+
+
+async def write_archive(run: CommandRun, client: Client, name: str, target: Path) -> WrittenBackup:
+    """Write a stream to a directory, as BACKUP_OPTIONS of the command say.
+
+    Raises CommandFailed if the directory has a backup or the server breaks off, and what requests raise.
+    """
+    values, js = run.values, run.jetstream_of(client)
+    _make_folder(target)
+    inbox = client.new_inbox()
+    async with await client.subscribe(inbox) as chunks:
+        request = StreamSnapshotRequest(
+            deliver_subject=inbox,
+            no_consumers=not values.flag("consumers", default=True),
+            chunk_size=values.number("chunk-size", CHUNK_BYTES),
+            window_size=values.number("window-size"),
+            jsck=values.flag("check"),
+        )
+        answer = await js.call(StreamSnapshotResponse, f"STREAM.SNAPSHOT.{name}", request)
+        archive = target / (ARCHIVE if _has_archives(client.server_info.version) else OLD_ARCHIVE)
+        with (
+            run.output.progress(
+                f"backup of {name}", answer.state.bytes, shown=values.value("progress")
+            ) as bar,
+            archive.open("wb") as file,
+        ):
+            received = 0
+            while True:
+                chunk = await chunks.next(timeout=CHUNK_TIMEOUT_S)
+                if not chunk.data:
+                    _check_end(chunk.status, chunk.headers.get("Description") or "", received)
+                    break
+                file.write(chunk.data)
+                received += len(chunk.data)
+                bar.advance(len(chunk.data))
+                if chunk.reply:
+                    await chunk.respond(b"")
     description = BackupDescription(answer.config, answer.state)
     text = msgspec.json.format(msgspec.json.encode(description), indent=2)
     (target / DESCRIPTION).write_bytes(text)  # last: without it, a directory is no backup
-    if run.output.as_json:
-        run.output.json({"stream": name, "target": str(target), "bytes": received, "state": answer.state})
-        return
-    messages, total = number_text(answer.state.messages), size_text(answer.state.bytes)
-    run.output.line(
-        f"Wrote {size_text(received)} of stream {name} to {target} ({messages} messages, {total})"
-    )
+    return WrittenBackup(name, str(target), received, answer.state)
 
 
 def _make_folder(target: Path) -> None:
@@ -161,30 +183,8 @@ def _check_end(status: int | None, description: str, received: int) -> None:
     examples=("stream restore /var/backups/orders", "stream restore /var/backups/orders --replicas 3"),
 )
 async def restore(run: CommandRun) -> None:
-    source: Path = run.values.value("file")
-    description = read_description(source)
-    archive = next((source / one for one in (ARCHIVE, OLD_ARCHIVE) if (source / one).is_file()), None)
-    if archive is None:
-        raise CommandFailed(f"{source} has neither {ARCHIVE} nor {OLD_ARCHIVE}, so it is no complete backup")
-    wanted = {key: getattr(description.config, key) for key in ApiStreamConfig.__struct_fields__}
-    wanted["name"] = run.values.text("name", description.config.name)
-    options = {"subjects", "replicas", "cluster", "tag", "description"}
-    config = to_wire(checked_config(change_config(wanted, run.values.only(options))))
     async with run.connect() as client:
-        js = run.jetstream_of(client)
-        request = StreamRestoreRequest(
-            config=msgspec.convert(msgspec.to_builtins(config), StreamConfigRequest), state=description.state
-        )
-        answer = await js.call(StreamRestoreResponse, f"STREAM.RESTORE.{config.name}", request)
-        total = archive.stat().st_size
-        with (
-            archive.open("rb") as file,
-            run.output.progress(
-                f"restore of {config.name}", total, shown=run.values.value("progress")
-            ) as bar,
-        ):
-            created = await _send(client, js, answer.deliver_subject, file, bar)
-        info = await stream_info_of(js, created.config.name)
+        info = await restore_archive(run, client, run.values.value("file"), name=run.values.text("name"))
     if run.output.as_json:
         run.output.json(info)
         return
@@ -192,6 +192,35 @@ async def restore(run: CommandRun) -> None:
         f"Restored stream {info.config.name} with {number_text(info.state.messages)} messages "
         f"({size_text(info.state.bytes)}) and {info.state.consumer_count} consumers"
     )
+
+
+async def restore_archive(
+    run: CommandRun, client: Client, source: Path, *, name: str = ""
+) -> StreamInfoResponse:
+    """Create a stream from a backup, with the settings that the command changes. name: another name.
+
+    Raises CommandFailed if the directory is no backup, and what requests raise.
+    """
+    description = read_description(source)
+    archive = next((source / one for one in (ARCHIVE, OLD_ARCHIVE) if (source / one).is_file()), None)
+    if archive is None:
+        raise CommandFailed(f"{source} has neither {ARCHIVE} nor {OLD_ARCHIVE}, so it is no complete backup")
+    wanted = {key: getattr(description.config, key) for key in ApiStreamConfig.__struct_fields__}
+    wanted["name"] = name or description.config.name
+    options = {"subjects", "replicas", "cluster", "tag", "description"}
+    config = to_wire(checked_config(change_config(wanted, run.values.only(options))))
+    js = run.jetstream_of(client)
+    request = StreamRestoreRequest(
+        config=msgspec.convert(msgspec.to_builtins(config), StreamConfigRequest), state=description.state
+    )
+    answer = await js.call(StreamRestoreResponse, f"STREAM.RESTORE.{config.name}", request)
+    total = archive.stat().st_size
+    with (
+        archive.open("rb") as file,
+        run.output.progress(f"restore of {config.name}", total, shown=run.values.value("progress")) as bar,
+    ):
+        created = await _send(client, js, answer.deliver_subject, file, bar)
+    return await stream_info_of(js, created.config.name)
 
 
 async def _send(
