@@ -159,6 +159,7 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
         STREAMS,
         aliases=("con", "obs", "c"),
     ),
+    RegisteredCommand("bench", "Measure a server", "penstock.cli.benchmarks.bench_commands:BENCH", TOOLS),
     RegisteredCommand(
         "pipeline",
         "Archive, replay and examine streams with Spark",
