@@ -106,7 +106,7 @@ def _help() -> int:
     from penstock.cli.registry import REGISTRY
 
     lines = ["Usage: penstock <command> [options]"]
-    for section in dict.fromkeys(one.section for one in REGISTRY):
+    for section in dict.fromkeys(one.section for one in REGISTRY if one.section):
         lines += ["", f"{section}:"]
         lines += [f"    {one.name:10} {one.summary}" for one in REGISTRY if one.section == section]
     lines += [

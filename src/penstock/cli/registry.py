@@ -161,6 +161,27 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
     ),
     RegisteredCommand("bench", "Measure a server", "penstock.cli.benchmarks.bench_commands:BENCH", TOOLS),
     RegisteredCommand(
+        "schema",
+        "Show types of API answers and events, and check documents",
+        "penstock.cli.offline.schema_commands:SCHEMA",
+        TOOLS,
+    ),
+    RegisteredCommand(
+        "mapping",
+        "Try a subject mapping",
+        "penstock.cli.offline.subject_mapping:MAPPING",
+        TOOLS,
+        aliases=("mappings",),
+    ),
+    RegisteredCommand(
+        "completion",
+        "Print a completion script for a shell",
+        "penstock.cli.offline.completion:COMPLETION",
+        TOOLS,
+    ),
+    RegisteredCommand("complete", "", "penstock.cli.offline.completion:COMPLETE", ""),
+    RegisteredCommand("man", "Write man pages of all commands", "penstock.cli.offline.manuals:MAN", TOOLS),
+    RegisteredCommand(
         "pipeline",
         "Archive, replay and examine streams with Spark",
         "penstock.cli.pipeline:pipeline",

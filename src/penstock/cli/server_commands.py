@@ -6,6 +6,7 @@ from penstock.cli.bucket_options import FORCE
 from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, CommandGroup, Option
 from penstock.cli.framework.value_texts import duration_text
+from penstock.cli.offline.subject_mapping import MAPPING
 from penstock.cli.reports.server_tables import SERVER_KEYS, page_sections, server_table
 from penstock.cli.reports.system_requests import ask_server, ask_servers
 from penstock.cli.server_check_commands import CHECK
@@ -26,6 +27,7 @@ from penstock.protocol.api import SuccessResponse
 SERVER = CommandGroup("server", "Examine servers and give them commands.", aliases=("srv",))
 for group in (REPORT, CHECK, REQUEST):
     SERVER.add(group)
+SERVER.add(MAPPING)
 
 
 @SERVER.command(

@@ -29,7 +29,7 @@ _COMMON = (
     Option(names=("--sleep",), convert=seconds, help="Pause between messages, or before a reply"),
 )
 _MULTI = (
-    Option(names=("--multisubject",), convert=bool, help="Use many subjects: SUBJECT.0, SUBJECT.1, ..."),
+    Option(names=("--multisubject",), convert=bool, help="Use many subjects: SUBJECT.0, SUBJECT.1 and so on"),
     Option(names=("--multisubjectmax",), convert=whole, default=100_000, help="How many; 0: one a message"),
 )
 _PUBLISHING = (

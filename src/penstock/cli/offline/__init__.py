@@ -1,0 +1,3 @@
+"""Commands that need no server: `penstock schema` (event_schemas.py, schema_commands.py), `penstock mapping`
+(subject_mapping.py), shell completion (completion.py) and man pages (manuals.py).
+"""
