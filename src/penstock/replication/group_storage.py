@@ -37,7 +37,6 @@ from penstock.wal.wal_file import SEGMENT_BYTES, WriteAheadLog
 from penstock.wal.wal_mark import read_mark
 from penstock.wal.wal_recovery import WalDamage, WalRecovery
 
-
 REFUSED = "refused"
 """The file that says that the disk is an old copy."""
 
@@ -188,8 +187,8 @@ class GroupStorage:
         make_directory(disk, directory)
         if disk.exists(directory / REFUSED):
             raise StoreError(
-                "other servers of the cluster know a newer start with this disk: it is an old copy, such as a "
-                "restored backup, and lacks what was acknowledged since; move the directory away, and this "
+                "other servers of the cluster know a newer start with this disk: it is an old copy, such as "
+                "a restored backup, and lacks what was acknowledged since; move the directory away, and this "
                 "server joins as a new member",
                 path=str(directory),
             )

@@ -359,7 +359,7 @@ def test_a_disk_that_is_an_old_copy_is_refused_by_the_others() -> None:
     nodes.link()
     nodes.pass_time(1000)
     assert one.node.is_refused
-    one.group().propose(b"1")
+    one.node.tick()
     assert one.node.pump() == NodeOutput([], [], None, False)
     one.storage.mark_refused()
     one.stop()
