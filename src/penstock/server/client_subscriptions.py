@@ -75,11 +75,15 @@ class ClientSubscriptions(Mapping[bytes, SinkSubscription]):
     def _limit(self) -> int:
         """The lowest subscription limit of server, account and user; -1 = no limit."""
         session = self._session
-        identity, limits = session.identity, [session.context.options.max_subscriptions or -1]
+        identity, least = session.identity, session.context.options.max_subscriptions or -1
         if identity is not None:
+            limit = identity.max_subscriptions
+            if limit >= 0 and not 0 <= least <= limit:
+                least = limit
             own = session.ports.accounts.options_of(identity.account)
-            limits += [identity.max_subscriptions, own.max_subscriptions if own is not None else -1]
-        return min((limit for limit in limits if limit >= 0), default=-1)
+            if own is not None and own.max_subscriptions >= 0 and not 0 <= least <= own.max_subscriptions:
+                least = own.max_subscriptions
+        return least
 
     def _add(self, subject: bytes, queue: bytes, sid: bytes) -> None:
         """Raises ValueError for an invalid filter."""

@@ -23,7 +23,7 @@ from msgspec import structs
 from penstock import faults
 from penstock.errors import ProtocolError
 from penstock.kernels.wire.dispatch import ClientSink
-from penstock.kernels.wire.frames import FrameParser, Op, ParseError, PyFrame
+from penstock.kernels.wire.frames import OP_ERROR, OP_NEED_MORE, FrameParser, Op, ParseError, PyFrame
 from penstock.kernels.wire.ingress import Ingress
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
 from penstock.net.backlog import BacklogWatch
@@ -183,22 +183,23 @@ class Session:
 
     def control(self, op: int) -> None:
         """Processes input from a control frame on."""
-        faults.contain(self._control, self.fail, op)
-
-    def _control(self, op: int) -> None:
-        process = self.ingress.process
-        while op != Op.OP_NEED_MORE and self.connection.close_reason is None:
-            if op == Op.OP_ERROR:
-                self._on_broken_protocol()
-                return
-            handler = _HANDLERS.get(op)
-            if handler is None:
-                self._on_unexpected(op)
-            else:
-                handler(self, self.ingress.control())
-            if self.login.is_pending:
-                return
-            op = process()
+        # A `try`, because it runs for each read with a control frame: `contain` would be a call more.
+        try:
+            process = self.ingress.process
+            while op != OP_NEED_MORE and self.connection.close_reason is None:
+                if op == OP_ERROR:
+                    self._on_broken_protocol()
+                    return
+                handler = _HANDLERS.get(op)
+                if handler is None:
+                    self._on_unexpected(op)
+                else:
+                    handler(self, self.ingress.control())
+                if self.login.is_pending:
+                    return
+                op = process()
+        except Exception as error:  # noqa: BLE001 -- a boundary: see faults.py
+            self.fail(error)
 
     def fell_behind(self) -> None:
         self._sessions.totals.count_slow(self)
