@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream import replicated_stream
+from penstock.errors import JetStreamApiError, StoreError
+from penstock.jetstream import containment, replicated_stream
 from penstock.jetstream.consumer.standby import StandbyConsumer
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.group_commands import GroupCommands
@@ -165,6 +166,11 @@ def skips_large_entries_on_followers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicatedStream, "_apply", wrong)
 
 
+def sets_the_stream_aside_when_the_leadership_ends(patch: pytest.MonkeyPatch) -> None:
+    """A purge that loses its leader in the middle counts as an unexpected failure of the stream."""
+    patch.setattr(containment, "FORESEEN", (JetStreamApiError, StoreError))
+
+
 STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
     (confirms_acks_before_their_commit, 1),
     (answers_reads_without_asking_a_majority, 2),
@@ -179,5 +185,6 @@ STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
     (drops_what_the_group_does_not_take, 14),
     (leads_before_it_has_applied_everything, 1),
     (skips_large_entries_on_followers, 1),
+    (sets_the_stream_aside_when_the_leadership_ends, 1795451021428),
 )
 """Each bug with the seed that is tried first."""

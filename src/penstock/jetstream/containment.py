@@ -29,7 +29,7 @@ from functools import partial
 import msgspec
 
 from penstock import faults
-from penstock.errors import JetStreamApiError, StoreError
+from penstock.errors import JetStreamApiError, LeadershipLostError, StoreError
 from penstock.jetstream.capacity import Capacity
 from penstock.jetstream.commands import RetainMessages
 from penstock.jetstream.commit import Commit
@@ -42,7 +42,7 @@ from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import error_codes as codes
 
-FORESEEN = (JetStreamApiError, StoreError)
+FORESEEN = (JetStreamApiError, LeadershipLostError, StoreError)
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -4,11 +4,11 @@ network and disks.
 `python -m penstock.testing.stream_sim --seed 7` replays one run, `--seeds 1000` runs fresh ones. Everything
 follows from the seed.
 
-Clients publish (some with message ids, some expect a sequence, some in atomic batches), pull, ack and read at
-a server that says it leads, a deposed one that has not heard of it among them. Faults: frames that are late,
-lost, repeated or reordered; partitions, also in one direction; slow, paused and killed servers; power
-failures of one or all; clocks that are wrong and jump; transfers of the leadership; checkpoints, and catching
-up from them.
+Clients publish (some with message ids, some expect a sequence, some in atomic or fast batches), delete,
+purge, pull, ack and read at a server that says it leads, a deposed one that has not heard of it among them.
+Faults: frames that are late, lost, repeated or reordered; partitions, also in one direction; slow, paused and
+killed servers; power failures of one or all; clocks that are wrong and jump; transfers of the leadership;
+checkpoints, and catching up from them.
 
 - `stream_history`: what clients and replicas saw, and what must hold.
 - `stream_server`: one server: an engine, RaftHost and disk.

@@ -20,7 +20,8 @@ FULL_EVERY = 8
 @dataclass
 class TaggedPublish:
     """A publish of a client. expected: the sequence that its subject must have had; None: any. batch: of an
-    atomic batch. seq: as acknowledged, 0 before."""
+    atomic batch. seq: as acknowledged, 0 before. may_be_gone: its removal was requested; is_gone: and the
+    answer says that it is done."""
 
     tag: str
     subject: str
@@ -29,6 +30,8 @@ class TaggedPublish:
     msg_id: str = ""
     seq: int = 0
     is_refused: bool = False
+    may_be_gone: bool = False
+    is_gone: bool = False
 
 
 @dataclass
@@ -53,6 +56,7 @@ class StreamHistory:
         self.entries = 0
         self.acked = self.refused = self.deliveries = self.confirmations = self.reads = 0
         self._seq_of_tag: dict[int, str] = {}
+        self._thinned: set[str] = set()  # subjects of which messages may be removed
 
     def _broken(self, rule: str, what: str) -> BrokenPromise:
         return BrokenPromise(rule, f"{self.stream}: {what}")
@@ -103,6 +107,14 @@ class StreamHistory:
         if not one.msg_id:  # else an earlier attempt may be stored
             one.is_refused = True
 
+    def removing(self, tag: str) -> None:
+        """A client requests the removal of a message."""
+        self.publishes[tag].may_be_gone = True
+
+    def removed(self, tag: str) -> None:
+        """The answer says that it is removed."""
+        self.publishes[tag].is_gone = True
+
     def read_answered(self, invoked: int, last_seq: int) -> None:
         """A stream info says which sequence is the last. invoked: the highest known one when it was sent."""
         self.reads += 1
@@ -131,6 +143,7 @@ class StreamHistory:
 
     def finish(self, replica: ReplicatedStream) -> None:
         """The stream at the end of the run, healed and drained."""
+        self._thinned = {one.subject for one in self.publishes.values() if one.may_be_gone}
         found: dict[str, int] = {}
         last_of: dict[str, int] = {}
         batches: dict[str, list[int]] = {}
@@ -140,9 +153,12 @@ class StreamHistory:
             if tag in found:
                 raise self._broken("nothing doubled", f"{tag} is at {found[tag]} and at {seq}")
             found[tag] = seq
+            if one.is_gone:
+                raise self._broken("removed", f"{tag} is at {seq}")
             if one.is_refused:
                 raise self._broken("refused means not stored", f"{tag} is at {seq}")
-            if one.expected is not None and one.expected != last_of.get(text, 0):
+            is_sure = text not in self._thinned
+            if is_sure and one.expected is not None and one.expected != last_of.get(text, 0):
                 raise self._broken(
                     "compare-and-set", f"{tag} at {seq} expected {one.expected}, not {last_of.get(text, 0)}"
                 )
@@ -150,7 +166,7 @@ class StreamHistory:
             if one.batch:
                 batches.setdefault(one.batch, []).append(seq)
         for tag, one in self.publishes.items():
-            if one.seq and not one.batch and found.get(tag) != one.seq:
+            if one.seq and not (one.batch or one.may_be_gone) and found.get(tag) != one.seq:
                 raise self._broken("acked kept", f"{tag}, acknowledged at {one.seq}, is at {found.get(tag)}")
         self._finish_batches(batches)
         for name, seen in self.consumers.items():
@@ -163,12 +179,17 @@ class StreamHistory:
 
     def _finish_batches(self, batches: dict[str, list[int]]) -> None:
         sizes: dict[str, int] = {}
+        thinned = set[str]()
         for one in self.publishes.values():
             if one.batch:
                 sizes[one.batch] = sizes.get(one.batch, 0) + 1
-                if one.seq and one.batch not in batches:
+                if one.may_be_gone:
+                    thinned.add(one.batch)
+                elif one.seq and one.batch not in batches:
                     raise self._broken("acked kept", f"batch {one.batch}, acknowledged, is not there")
         for batch, seqs in batches.items():
+            if batch in thinned:
+                continue
             if len(seqs) != sizes[batch] or seqs != list(range(seqs[0], seqs[0] + len(seqs))):
                 raise self._broken("batches are whole", f"{batch} of {sizes[batch]} is at {seqs}")
 

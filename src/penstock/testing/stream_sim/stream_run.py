@@ -61,8 +61,9 @@ class StreamRun:
         self.cut: set[tuple[int, int]] = set()
         self.compacts = self.random.random() < 0.7
         config = ApiStreamConfig(
-            name=STREAM, subjects=["s.>"], allow_atomic=True, allow_direct=True, num_replicas=SERVERS,
-            max_msgs=-1, max_bytes=-1, max_msg_size=-1, max_msgs_per_subject=-1, max_consumers=-1,
+            name=STREAM, subjects=["s.>"], num_replicas=SERVERS, max_consumers=-1,
+            allow_atomic=True, allow_batched=True, allow_direct=True,
+            max_msgs=-1, max_bytes=-1, max_msg_size=-1, max_msgs_per_subject=-1,
             duplicate_window=120_000 * MILLISECOND_NS,
         )  # fmt: skip
         self.streams = {STREAM: config}
@@ -83,6 +84,8 @@ class StreamRun:
         self._reads: dict[str, int] = {}
         self._acks: list[tuple[StreamServer, int, bytes, str, int]] = []
         self._confirmations: dict[str, tuple[str, int, int]] = {}
+        self._fast: list[tuple[str, str, int]] = []  # open fast batches: id, gap mode, last sequence
+        self._is_purged = False
         self._is_made: set[str] = set()
         self._broken: BrokenPromise | None = None
 
@@ -191,6 +194,9 @@ class StreamRun:
             (5, self._pull),
             (12, self._ack),
             (3, self._read),
+            (1, self._delete),
+            (0.5, self._purge),
+            (5, self._publish_fast),
             (3, self._make_consumer),
             (0.7, self._kill),
             (0.2, self._lose_all_power),
@@ -294,6 +300,8 @@ class StreamRun:
         if server is None:
             return
         self.history.publishes[one.tag] = one
+        if self._is_purged and one.subject == "s.b":  # the purge may be applied after it
+            self.history.removing(one.tag)
         pairs = list(more)
         if one.expected is not None:
             pairs.append((headers.EXPECTED_LAST_SUBJECT_SEQUENCE, str(one.expected)))
@@ -344,6 +352,48 @@ class StreamRun:
             more.append((headers.BATCH_COMMIT, "1"))
             del self._batches[batch]
         self._sent(TaggedPublish(tag, "s.batch", batch=batch), tuple(more))
+
+    def _publish_fast(self) -> None:
+        """Sends the next message of a fast batch, or begins one."""
+        server = self._leader()
+        if server is None:
+            return
+        if not self._fast or self.random.random() < 0.1:
+            self._fast.append((f"f{next(self._ids)}", self.random.choice(("ok", "fail")), 0))
+        at = self.random.randrange(len(self._fast))
+        batch, gap, seq = self._fast[at]
+        ends = seq > 0 and self.random.random() < 0.1
+        operation = 2 if ends else int(seq > 0)
+        if ends:
+            del self._fast[at]
+        else:
+            self._fast[at] = (batch, gap, seq + 1)
+        tag = self._new_tag()
+        self.history.publishes[tag] = TaggedPublish(tag, "s.a.fast")
+        reply = f"_IN.f.{batch}.10.{gap}.{seq + 1}.{operation}.$FI"
+        server.publish("s.a.fast", reply, b"", tag.encode())
+        server.pump(self.now)
+
+    def _delete(self) -> None:
+        server, acked = self._leader(), [one for one in self.history.publishes.values() if one.seq]
+        if server is not None and acked:
+            one = self.random.choice(acked)
+            self.history.removing(one.tag)
+            body = json.dumps({"seq": one.seq, "no_erase": self.random.random() < 0.5}).encode()
+            server.publish(f"$JS.API.STREAM.MSG.DELETE.{STREAM}", f"_IN.x.{one.tag}", b"", body)
+            server.pump(self.now)
+
+    def _purge(self) -> None:
+        """Removes the messages of one subject, all or all but the last ones."""
+        server = self._leader()
+        if server is not None:
+            self._is_purged = True
+            for one in self.history.publishes.values():
+                if one.subject == "s.b":
+                    self.history.removing(one.tag)
+            body = json.dumps({"filter": "s.b", "keep": self.random.choice((0, 2))}).encode()
+            server.publish(f"$JS.API.STREAM.PURGE.{STREAM}", f"_IN.y.{next(self._ids)}", b"", body)
+            server.pump(self.now)
 
     def _make_consumer(self) -> None:
         server = self._leader()
@@ -418,6 +468,9 @@ class StreamRun:
         elif kind == "c":
             name, seq, _ = self._confirmations.pop(rest)
             self.history.ack_confirmed(name, seq, server.groups[STREAM].term)
+        elif kind == "x":
+            if "error" not in json.loads(payload):
+                self.history.removed(rest)
         elif kind == "i":
             answer = json.loads(payload)
             if "error" not in answer:
