@@ -73,6 +73,13 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
         aliases=("srv",),
     ),
     RegisteredCommand(
+        "cluster",
+        "Run a cluster of local servers",
+        "penstock.cli.cluster_up_command:CLUSTER",
+        SERVERS,
+        extras=("cli", "server"),
+    ),
+    RegisteredCommand(
         "events",
         "Show advisories, metrics and server events as they come",
         "penstock.cli.events_command:EVENTS",
