@@ -240,12 +240,16 @@ class ReplicationNode:
         """The groups that this server leads."""
         return [name for name, group in self._groups.items() if group.role is Role.LEADER]
 
-    def leave(self) -> None:
-        """Hands over all leaderships: before a clean end, and when the disk does not work."""
+    def leave(self) -> int:
+        """Hands over all leaderships: before a clean end, and when the disk does not work. Call it again
+        while it returns how many groups wait for another server to lead; groups that no other server can
+        lead do not count."""
+        waiting = 0
         for group in self._groups.values():
             lead = group.replica.leadership
-            if lead is not None and lead.transfer_to is None:
-                group.step_down()
+            if lead is not None:
+                waiting += lead.transfer_to is not None or group.step_down()
+        return waiting
 
     # --- servers
 

@@ -432,9 +432,14 @@ def test_a_clean_end_hands_over_what_the_server_leads() -> None:
     nodes.start("g", "h")
     leader = nodes.leader()
     nodes.leader("h")
-    leader.node.leave()
+    leader.open("alone", Membership((leader.node.name,)))
+    nodes.pass_time(2000)
+    led = set(leader.node.led_groups)
+    assert "alone" in led
+    assert leader.node.leave() == len(led) - 1
     nodes.settle()
-    assert leader.node.led_groups == []
+    assert leader.node.led_groups == ["alone"]
+    assert leader.node.leave() == 0, "no other server can lead it"
     assert any(one.group().role is Role.LEADER for one in nodes.servers.values())
 
 

@@ -117,9 +117,10 @@ class ReplicationService:
     async def hand_over(self) -> None:
         """Hands over what this server leads, for a second at most."""
         deadline = self._loop.time() + HAND_OVER_S
-        while self.node.led_groups and self._links and self._loop.time() < deadline:
-            self.node.leave()
+        waiting = self.node.leave()
+        while waiting and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
+            waiting = self.node.leave()
 
     def close(self) -> None:
         """Ends the links, waits for the disk, and closes the log."""
