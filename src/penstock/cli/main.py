@@ -90,7 +90,7 @@ def _unknown(path: str, word: str, known: list[str]) -> int:
     from penstock.cli.framework.suggestions import suggestion
 
     kind = "option" if word.startswith("-") else "command"
-    near = suggestion(word, known) or f"; see `{path} --help`"
+    near = (suggestion(word, known) if kind == "command" else "") or f"; see `{path} --help`"
     place = " before the command; options stand behind it" if kind == "option" else ""
     sys.stderr.write(f"{path}: unknown {kind} {word!r}{place}{near}\n")
     return EXIT_MISUSED

@@ -115,6 +115,8 @@ class ConnectionSettings:
         }
         if self.inbox_prefix:
             options["inbox_prefix"] = self.inbox_prefix
+        if self.user and self.token:
+            raise MisuseError("--user and --token are both given; a server takes one of them")
         if self.user and self.password:
             options["user"], options["password"] = self.user, self.password
         elif self.user or self.token:

@@ -9,8 +9,10 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """`"; did you mean X?"` for the known word nearest to `word`; empty if none is near."""
     import difflib
 
-    words = list(known)
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if not near:  # a long prefix, such as `cons` for `consumer`
-        near = [one for one in words if len(word.strip("-")) >= 3 and one.startswith(word)][:1]
-    return f"; did you mean {near[0]!r}?" if near else ""
+    # Dashes say nothing about a likeness, and one letter is like too much.
+    words = {one.lstrip("-"): one for one in known if len(one.lstrip("-")) > 1}
+    bare = word.lstrip("-")
+    near = difflib.get_close_matches(bare, words, n=1, cutoff=0.6)
+    if not near and len(bare) >= 3:  # a long prefix, such as `cons` for `consumer`
+        near = [one for one in words if one.startswith(bare)][:1]
+    return f"; did you mean {words[near[0]]!r}?" if near else ""
