@@ -12,7 +12,6 @@ from msgspec import structs
 
 from penstock.jetstream.meta import (
     consumer_assigning,
-    desired_state,
     membership_steps,
     peer_assigning,
     placement,
@@ -20,10 +19,10 @@ from penstock.jetstream.meta import (
     stream_assigning,
 )
 from penstock.jetstream.meta import meta_tables as tables
-from penstock.jetstream.meta.assignments import StreamAssignment
-from penstock.jetstream.meta.desired_state import RemoveStored, StoredStream
+from penstock.jetstream.meta.assignments import DesiredGroup, StreamAssignment, merged
 from penstock.jetstream.meta.membership_steps import GroupView
 from penstock.jetstream.meta.meta_tables import MetaChanges, MetaTables
+from penstock.testing.meta_sim import meta_run
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -87,31 +86,22 @@ def deleted_streams_leave_no_tombstone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(peer_assigning, "removal_of", forgets)
 
 
-def a_server_removes_what_it_does_not_know(patch: pytest.MonkeyPatch) -> None:
-    about = desired_state._about_stored
+def servers_that_were_wanted_for_a_while_lose_the_stream_at_once(patch: pytest.MonkeyPatch) -> None:
+    def forgets(stream: StreamAssignment, desired: DesiredGroup | None) -> StreamAssignment:
+        changed = structs.replace(stream, desired=desired)
+        left = set(merged(stream.leaving, stream.hosts)) - set(changed.hosts)
+        return structs.replace(changed, leaving=tuple(sorted(left)))
 
-    def removes(known: MetaTables, peer: str, stored: StoredStream, *, is_current: bool) -> object:
-        found = about(known, peer, stored, is_current=is_current)
-        return RemoveStored(stored, "unknown") if isinstance(found, desired_state.AwaitMeta) else found
-
-    patch.setattr(desired_state, "_about_stored", removes)
-
-
-def a_report_of_members_ends_every_change(patch: pytest.MonkeyPatch) -> None:
-    settled = regrouping.settled
-
-    def ends(stream: StreamAssignment, members: tuple[str, ...], at: int) -> StreamAssignment:
-        assert stream.desired is not None
-        wanted = structs.replace(stream.desired, peers=members, shrink_to=0)
-        return settled(structs.replace(stream, desired=wanted), members, at)
-
-    patch.setattr(regrouping, "settled", ends)
-    report_early(patch)
+    patch.setattr(regrouping, "regrouped", forgets)
 
 
-def report_early(patch: pytest.MonkeyPatch) -> None:
-    """Group leaders report the members that they wish to have."""
-    patch.setattr(membership_steps, "_leaving", lambda view, target: None)
+def group_leaders_follow_an_old_meta_state(patch: pytest.MonkeyPatch) -> None:
+    step = meta_run.next_step
+
+    def hasty(known: MetaTables, stream: StreamAssignment, view: GroupView, *, is_current: bool) -> object:
+        return step(known, stream, view, is_current=True)
+
+    patch.setattr(meta_run, "next_step", hasty)
 
 
 def members_leave_before_others_have_joined(patch: pytest.MonkeyPatch) -> None:
@@ -133,7 +123,7 @@ PLANTED: list[tuple[Plant, int, set[str]]] = [
     (names_of_consumers_are_random, 1, {"equal states", "equal effects"}),
     (claims_are_not_restored, 1, {"equal states", "equal effects", "subjects"}),
     (deleted_streams_leave_no_tombstone, 1, {"quarantine"}),
-    (a_server_removes_what_it_does_not_know, 273, {"removal", "quarantine"}),
-    (a_report_of_members_ends_every_change, 1, {"removal", "rest"}),
+    (servers_that_were_wanted_for_a_while_lose_the_stream_at_once, 46, {"removal", "quarantine"}),
+    (group_leaders_follow_an_old_meta_state, 46, {"removal", "quarantine"}),
     (members_leave_before_others_have_joined, 1, {"membership", "rest"}),
 ]

@@ -136,8 +136,7 @@ class MetaGroup:
             chosen = desired.peers[: desired.shrink_to]
             self.apply(commands.ChoosePeers(account, name, stream.incarnation, chosen))
         peers = self.stream(name, account).target
-        at = stream.group.settled_at + 1
-        self.apply(commands.SettleMembers(account, name, stream.incarnation, peers, at))
+        self.apply(commands.SettleMembers(account, name, stream.incarnation, peers, len(self.log)))
 
 
 def error_of(effects: Iterable[MetaEffect]) -> int:

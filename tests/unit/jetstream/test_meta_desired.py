@@ -253,7 +253,7 @@ def test_learners_that_are_not_wanted_leave() -> None:
 
 def group_view(group: MetaGroup, name: str, **fields: object) -> GroupView:
     members = [f"{peer.lower()}.d" for peer in group.stream(name).group.peers]
-    known = {"leader": members[0], "voters": members, "online": set(members), "at": 5}
+    known = {"leader": members[0], "voters": members, "online": set(members)}
     return GroupView(**{**known, **fields})  # type: ignore[arg-type]
 
 
@@ -261,14 +261,24 @@ def test_the_leader_of_a_group_reports_when_it_is_as_wanted() -> None:
     group = MetaGroup()
     group.create("S")
     tables, stream = group.machine.tables, group.stream("S")
-    assert next_step(tables, stream, group_view(group, "S")) is None
+    assert next_step(tables, stream, group_view(group, "S"), is_current=True) is None
+    group.update("S", num_replicas=2)
+    assert (
+        waits(next_step(tables, group.stream("S"), group_view(group, "S"), is_current=False))
+        == StatusType.META
+    )
+    group.apply(commands.CancelMove("$G", "S"))
+    group.settle("S")
+    stream = group.stream("S")
     group.update("S", num_replicas=1)
-    choice = next_step(tables, group.stream("S"), group_view(group, "S"))
+    choice = next_step(tables, group.stream("S"), group_view(group, "S"), is_current=True)
     assert choice == commands.ChoosePeers("$G", "S", stream.incarnation, (stream.group.peers[0],))
     group.apply(choice)
     leader = f"{stream.group.peers[0].lower()}.d"
-    report = next_step(tables, group.stream("S"), group_view(group, "S", voters=[leader]))
-    assert report == commands.SettleMembers("$G", "S", stream.incarnation, (stream.group.peers[0],), 5)
+    report = next_step(tables, group.stream("S"), group_view(group, "S", voters=[leader]), is_current=True)
+    assert report == commands.SettleMembers(
+        "$G", "S", stream.incarnation, (stream.group.peers[0],), len(group.log)
+    )
     group.apply(report)
     assert group.stream("S").desired is None
 
@@ -282,12 +292,14 @@ def test_a_member_with_another_disk_is_replaced_by_itself() -> None:
     group.join(wiped, disk="new", boot=2)
     new = f"{wiped.lower()}.new"
     online = {*seen.online, new} - {f"{wiped.lower()}.d"}
-    step = next_step(group.machine.tables, group.stream("S"), group_view(group, "S", online=online))
+    step = next_step(
+        group.machine.tables, group.stream("S"), group_view(group, "S", online=online), is_current=True
+    )
     assert leader != wiped
     assert step == ChangeMember(ChangeKind.ADD_LEARNER, new)
     voters = [*seen.voters, new]
     again = group_view(group, "S", voters=voters, online=online)
-    step = next_step(group.machine.tables, group.stream("S"), again)
+    step = next_step(group.machine.tables, group.stream("S"), again, is_current=True)
     assert step == ChangeMember(ChangeKind.REMOVE, f"{wiped.lower()}.d")
 
 

@@ -181,7 +181,7 @@ def test_a_scale_down_lets_the_leader_choose_and_remembers_who_leaves() -> None:
     group.apply(commands.ChoosePeers("$G", "S", stream.incarnation, ("B",)))
     assert group.stream("S").target == ("B",)
     assert sorted(group.stream("S").hosts) == ["A", "B", "C"]
-    group.apply(commands.SettleMembers("$G", "S", stream.incarnation, ("B",), 9))
+    group.apply(commands.SettleMembers("$G", "S", stream.incarnation, ("B",), len(group.log)))
     settled = group.stream("S")
     assert settled.group.peers == ("B",)
     assert settled.leaving == ("A", "C")
@@ -193,14 +193,28 @@ def test_a_late_report_of_members_takes_the_stream_from_no_server() -> None:
     group = MetaGroup()
     group.create("S", 1)
     (home,) = group.stream("S").group.peers
+    incarnation, before = group.stream("S").incarnation, len(group.log)
     group.update("S", num_replicas=3)
-    incarnation = group.stream("S").incarnation
-    group.apply(commands.SettleMembers("$G", "S", incarnation, ("A", "B", "C"), 7))
-    group.apply(commands.SettleMembers("$G", "S", incarnation, (home,), 3))
+    group.apply(commands.CancelMove("$G", "S"))
+    late = commands.SettleMembers("$G", "S", incarnation, (home,), before)
+    group.apply(late)
     assert sorted(group.stream("S").hosts) == ["A", "B", "C"]
-    group.update("S", num_replicas=2)
-    group.apply(commands.SettleMembers("$G", "S", incarnation, (home,), 7))
-    assert sorted(group.stream("S").hosts) == ["A", "B", "C"]
+    group.settle("S")
+    assert group.stream("S").hosts == (home,)
+    group.apply(late)
+    assert group.stream("S").hosts == (home,)
+
+
+def test_a_server_that_was_wanted_for_a_while_has_the_stream_until_the_group_reports() -> None:
+    group = MetaGroup(4)
+    group.create("S", 1, on="A")
+    group.update("S", num_replicas=3)
+    wanted = group.stream("S").target
+    group.apply(commands.CancelMove("$G", "S"))
+    assert set(group.stream("S").hosts) == set(wanted)
+    assert group.stream("S").leaving == ()
+    group.settle("S")
+    assert set(group.stream("S").leaving) == set(wanted) - {"A"}
 
 
 def test_scales_may_follow_each_other_before_the_first_is_done() -> None:

@@ -60,14 +60,13 @@ class PeerRecord(Struct, frozen=True, array_like=True):
 
 class GroupAssignment(Struct, frozen=True, array_like=True):
     """Which servers replicate a stream. preferred: who stands for election first in a new group, or "".
-    settled_at: index, in the group's log, of the membership that its leader reported last. founders: the
+    founders: the
     members (PeerRecord.member) that begin it: a server that has lost its disk since is none of them."""
 
     name: str
     cluster: str
     peers: tuple[str, ...]
     preferred: str = ""
-    settled_at: int = 0
     founders: tuple[str, ...] = ()
 
 
@@ -86,7 +85,7 @@ class DesiredGroup(Struct, frozen=True, array_like=True):
     created: ns, when it was wanted first. peers: the target; while `shrink_to` is not 0, the members of which
     the group's leader chooses so many (ChoosePeers). origin: what a cancellation restores, None when there is
     nothing to cancel, as after a server was removed. is_move: it changes the placement; then no other change
-    may begin.
+    may begin. also: servers that were wanted before, and that the group may have added.
     """
 
     created: int
@@ -96,6 +95,7 @@ class DesiredGroup(Struct, frozen=True, array_like=True):
     is_move: bool = False
     shrink_to: int = 0
     is_cancelled: bool = False
+    also: tuple[str, ...] = ()
 
 
 class StreamAssignment(Struct, frozen=True, array_like=True):
@@ -120,10 +120,10 @@ class StreamAssignment(Struct, frozen=True, array_like=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The servers that run it: its members, then those that are to become members."""
+        """The servers that run it: its members, then those that are or were to become members."""
         if self.desired is None:
             return self.group.peers
-        return self.group.peers + tuple(one for one in self.desired.peers if one not in self.group.peers)
+        return merged(self.group.peers, self.desired.peers, self.desired.also)
 
     @property
     def target(self) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ class GroupView(Struct, frozen=True, kw_only=True):
     """A group as its leader sees it. Names are those of members (PeerRecord.member).
 
     caught_up: learners that have the log. online: members and other servers that answer, the leader among
-    them. is_changing: a change of the membership is not committed yet. at: index of the last committed one.
-    lags: operations that members are behind.
+    them. is_changing: a change of the membership is not committed yet. lags: operations that members are
+    behind.
     """
 
     leader: str
@@ -38,7 +38,6 @@ class GroupView(Struct, frozen=True, kw_only=True):
     caught_up: Collection[str] = ()
     online: Collection[str] = ()
     is_changing: bool = False
-    at: int = 0
     lags: dict[str, int] = {}
 
 
@@ -74,12 +73,20 @@ class AwaitProgress(Struct, frozen=True):
 Step = ChangeMember | TransferLeadership | AwaitProgress | SettleMembers | ChoosePeers
 
 
-def next_step(tables: MetaTables, stream: StreamAssignment, view: GroupView) -> Step | None:
+def next_step(
+    tables: MetaTables, stream: StreamAssignment, view: GroupView, *, is_current: bool
+) -> Step | None:
     """What the leader of a stream's group does next; None when the group is as wanted.
+
+    is_current: whether the meta state has everything that was committed when the leader asked, after it was
+    elected. Otherwise it could add a server that the cluster does not want any more, after its predecessor
+    has reported that the group is as wanted.
 
     Call it after each committed change, after changes of the meta state, and when members come, go or catch
     up.
     """
+    if not is_current:
+        return _wait(StatusType.META, "waiting for the meta group")
     desired = stream.desired
     if desired is not None and desired.shrink_to:
         return _choice(tables, stream, view)
@@ -90,7 +97,7 @@ def next_step(tables: MetaTables, stream: StreamAssignment, view: GroupView) -> 
     if step is not None:
         return step
     if desired is not None:
-        return SettleMembers(stream.account, stream.name, stream.incarnation, stream.target, view.at)
+        return SettleMembers(stream.account, stream.name, stream.incarnation, stream.target, tables.applied)
     return None
 
 

@@ -163,13 +163,14 @@ class ChoosePeers(Struct, frozen=True, array_like=True):
 
 
 class SettleMembers(Struct, frozen=True, array_like=True):
-    """The voters of a stream's group, as its leader committed them at index `at` of the group's log."""
+    """The group of a stream has exactly the wanted members, says its leader, as of index `as_of` of the meta
+    state."""
 
     account: str
     stream: str
     incarnation: Index
     peers: Peers
-    at: Index
+    as_of: Index
 
 
 class RemoveFromStream(Struct, frozen=True, array_like=True):

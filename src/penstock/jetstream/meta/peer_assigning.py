@@ -61,9 +61,17 @@ def set_peer(tables: MetaTables, command: SetPeer) -> Outcome:
         return MetaChanges(), []
     action = PeerAction.JOINED if before is None else PeerAction.CHANGED
     effects: list[MetaEffect] = [PeerEffect(action, command.peer)]
-    if tables.short and record.status is PeerStatus.MEMBER:
-        effects.append(WorkLeft(Heal(WORK)))
+    if record.status is PeerStatus.MEMBER:
+        effects += _work_for_more_servers(tables)
     return MetaChanges(peers=[record]), effects
+
+
+def _work_for_more_servers(tables: MetaTables) -> list[MetaEffect]:
+    """What may have waited for servers that can be chosen."""
+    work: list[MetaEffect] = [WorkLeft(Heal(WORK))] if tables.short else []
+    if any(tables.streams_on(peer) for peer in tables.retired_peers()):
+        work.append(WorkLeft(Reassign(WORK)))
+    return work
 
 
 def observe_peers(tables: MetaTables, command: ObservePeers) -> Outcome:
@@ -75,7 +83,10 @@ def observe_peers(tables: MetaTables, command: ObservePeers) -> Outcome:
             seen = {name: getattr(sight, name) for name in sight.__struct_fields__}
             changed[sight.peer] = structs.replace(record, **seen)
     records = [one for one in changed.values() if one != tables.peers[one.peer]]
-    return MetaChanges(peers=records), [PeerEffect(PeerAction.CHANGED, one.peer) for one in records]
+    effects: list[MetaEffect] = [PeerEffect(PeerAction.CHANGED, one.peer) for one in records]
+    if any(one.online and not tables.is_online(one.peer) for one in records):
+        effects += _work_for_more_servers(tables)
+    return MetaChanges(peers=records), effects
 
 
 def remove_server(tables: MetaTables, command: RemoveServer) -> Outcome:

@@ -1,7 +1,8 @@
 """Other servers for a stream that exists: where it is to go, and how its assignment says so.
 
 A change sets the desired group. The leader of the stream's group carries it out (membership_steps.py) and
-reports the members that it has (settled). Until then the stream has the servers of both.
+reports that it has (settled). Until then the stream has the servers of both, and those of targets that were
+given up meanwhile: the group may have added them.
 
 Invariants: a server that loses the stream is in `leaving` until it has confirmed that its files are gone; the
 target is never empty; what was in progress is not forgotten by another change.
@@ -163,24 +164,22 @@ def desire(
 
 
 def regrouped(stream: StreamAssignment, desired: DesiredGroup | None) -> StreamAssignment:
-    """The stream with another desired group; servers that it leaves are remembered."""
+    """The stream with another desired group. No server loses the stream by that: the group may have added it
+    already."""
+    if desired is not None:
+        wanted = set(stream.group.peers).union(desired.peers)
+        also = tuple(peer for peer in stream.hosts if peer not in wanted)
+        desired = structs.replace(desired, also=also)
     changed = structs.replace(stream, desired=desired)
-    return structs.replace(changed, leaving=_leaving(stream, changed))
+    leaving = tuple(peer for peer in stream.leaving if peer not in changed.hosts)
+    return structs.replace(changed, leaving=leaving)
 
 
-def settled(stream: StreamAssignment, members: tuple[str, ...], at: int) -> StreamAssignment:
-    """The stream after a report of its members. The desired group is reached when they are its servers. Until
-    then no server loses the stream, so that a late report costs no data."""
+def settled(stream: StreamAssignment) -> StreamAssignment:
+    """The stream whose group has become what was desired: only now other servers lose it."""
     desired = stream.desired
-    group = structs.replace(stream.group, peers=merged(stream.group.peers, members), settled_at=at)
-    if desired is not None and not desired.shrink_to and set(members) == set(desired.peers):
-        group = structs.replace(group, peers=desired.peers, cluster=desired.cluster)
-        desired = None
-    if group.preferred not in group.peers:
-        group = structs.replace(group, preferred="")
-    changed = structs.replace(stream, group=group, desired=desired)
-    return structs.replace(changed, leaving=_leaving(stream, changed))
-
-
-def _leaving(before: StreamAssignment, after: StreamAssignment) -> tuple[str, ...]:
-    return tuple(sorted(set(merged(before.leaving, before.hosts)) - set(after.hosts)))
+    assert desired is not None
+    preferred = stream.group.preferred if stream.group.preferred in desired.peers else ""
+    group = structs.replace(stream.group, peers=desired.peers, cluster=desired.cluster, preferred=preferred)
+    left = set(merged(stream.leaving, stream.hosts)) - set(desired.peers)
+    return structs.replace(stream, group=group, desired=None, leaving=tuple(sorted(left)))

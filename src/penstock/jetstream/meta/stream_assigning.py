@@ -348,6 +348,9 @@ def cancel_move(tables: MetaTables, command: CancelMove) -> Outcome:
         is_cancelled=True,
     )
     cancelled = regrouping.regrouped(structs.replace(present, config=config, version=tables.applied), desired)
+    away = tables.retired_peers().intersection(cancelled.target)
+    if away:  # a server that it came from has been removed meanwhile
+        cancelled = regrouping.without_peers(tables, cancelled, away, "") or cancelled
     return stream_outcome(cancelled, AssetAction.MOVED, command.ticket)
 
 
@@ -414,10 +417,11 @@ def choose_peers(tables: MetaTables, command: ChoosePeers) -> Outcome:
 
 
 def settle_members(tables: MetaTables, command: SettleMembers) -> Outcome:
-    """A report that is older than the last one, or that no change asked for, does nothing."""
+    """A leader that did not know the present target reports again."""
     present = _reported(tables, command)
-    if present is None or present.desired is None or command.at <= present.group.settled_at:
+    if present is None or present.desired is None or present.desired.shrink_to:
         return MetaChanges(), []
-    members = tuple(peer for peer in dict.fromkeys(command.peers) if peer in present.hosts)
-    settled = regrouping.settled(present, members, command.at)
-    return stream_outcome(structs.replace(settled, version=tables.applied), AssetAction.MOVED)
+    if command.as_of < present.version or set(command.peers) != set(present.desired.peers):
+        return MetaChanges(), []
+    settled = structs.replace(regrouping.settled(present), version=tables.applied)
+    return stream_outcome(settled, AssetAction.MOVED)

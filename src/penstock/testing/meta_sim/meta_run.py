@@ -103,7 +103,7 @@ class MetaStreamGroup:
     def __init__(self, founders: tuple[str, ...]) -> None:
         self.membership = Membership(tuple(sorted(founders)))
         self.leader = ""
-        self.at = 1
+        self.proposed: tuple[str, ChangeMember] | None = None  # by whom
 
     def elect(self, online: set[str]) -> None:
         """Keeps the leader, or finds another one, if a majority is online."""
@@ -119,7 +119,18 @@ class MetaStreamGroup:
                 "membership", f"impossible change: {step} of {self.membership}, led by {self.leader}"
             )
         self.membership = changed
-        self.at += 1
+
+    def propose(self, step: ChangeMember) -> None:
+        """A change that is committed later, if the leader still leads."""
+        self.proposed = self.leader, step
+
+    def commit(self) -> bool:
+        """Commits what the leader has proposed."""
+        proposed, self.proposed = self.proposed, None
+        if proposed is None or proposed[0] != self.leader:
+            return False
+        self.change(proposed[1])
+        return True
 
     def transfer(self, member: str) -> None:
         self.leader = member
@@ -183,7 +194,10 @@ class MetaRun:
 
     def _progress(self) -> list[object]:
         """Changes as long as something goes on."""
-        groups = [(key, group.membership, group.leader) for key, group in sorted(self._groups.items())]
+        groups = [
+            (key, group.membership, group.leader, group.proposed)
+            for key, group in sorted(self._groups.items())
+        ]
         return [len(self._log), *groups]
 
     def _check_rest(self) -> None:
@@ -418,7 +432,14 @@ class MetaRun:
         group.elect(online & having)
         if not group.leader:
             return
-        tables = self._server_of(group.leader).machine.tables
+        if group.commit():
+            self.counts["membership changes"] += 1
+            return
+        leader = self._server_of(group.leader)
+        if self._chance.random() < 0.5:
+            while leader.machine.tables.applied < len(self._log):
+                self._apply_next(leader)
+        tables = leader.machine.tables
         stream = tables.find_stream(key[0], key[1])
         if stream is None or stream.incarnation != key[2]:
             return
@@ -428,13 +449,12 @@ class MetaRun:
             learners=group.membership.learners,
             caught_up=having,
             online=online,
-            at=group.at,
             lags={member: self._chance.randrange(3) for member in group.membership.voters},
         )
-        match next_step(tables, stream, view):
+        is_current = tables.applied == len(self._log)
+        match next_step(tables, stream, view, is_current=is_current):
             case ChangeMember() as step:
-                group.change(step)
-                self.counts["membership changes"] += 1
+                group.propose(step)
             case TransferLeadership(member):
                 group.transfer(member)
             case AwaitProgress() | None:
