@@ -15,14 +15,12 @@ from penstock.jetstream.meta import (
     membership_steps,
     peer_assigning,
     placement,
-    regrouping,
     stream_assigning,
 )
 from penstock.jetstream.meta import meta_tables as tables
-from penstock.jetstream.meta.assignments import DesiredGroup, StreamAssignment, merged
+from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.meta.membership_steps import GroupView
 from penstock.jetstream.meta.meta_tables import MetaChanges, MetaTables
-from penstock.testing.meta_sim import meta_run
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -86,24 +84,6 @@ def deleted_streams_leave_no_tombstone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(peer_assigning, "removal_of", forgets)
 
 
-def servers_that_were_wanted_for_a_while_lose_the_stream_at_once(patch: pytest.MonkeyPatch) -> None:
-    def forgets(stream: StreamAssignment, desired: DesiredGroup | None) -> StreamAssignment:
-        changed = structs.replace(stream, desired=desired)
-        left = set(merged(stream.leaving, stream.hosts)) - set(changed.hosts)
-        return structs.replace(changed, leaving=tuple(sorted(left)))
-
-    patch.setattr(regrouping, "regrouped", forgets)
-
-
-def group_leaders_follow_an_old_meta_state(patch: pytest.MonkeyPatch) -> None:
-    step = meta_run.next_step
-
-    def hasty(known: MetaTables, stream: StreamAssignment, view: GroupView, *, is_current: bool) -> object:
-        return step(known, stream, view, is_current=True)
-
-    patch.setattr(meta_run, "next_step", hasty)
-
-
 def members_leave_before_others_have_joined(patch: pytest.MonkeyPatch) -> None:
     joining, leaving = membership_steps._joining, membership_steps._leaving
 
@@ -123,7 +103,5 @@ PLANTED: list[tuple[Plant, int, set[str]]] = [
     (names_of_consumers_are_random, 1, {"equal states", "equal effects"}),
     (claims_are_not_restored, 1, {"equal states", "equal effects", "subjects"}),
     (deleted_streams_leave_no_tombstone, 1, {"quarantine"}),
-    (servers_that_were_wanted_for_a_while_lose_the_stream_at_once, 46, {"removal", "quarantine"}),
-    (group_leaders_follow_an_old_meta_state, 46, {"removal", "quarantine"}),
     (members_leave_before_others_have_joined, 1, {"membership", "rest"}),
 ]

@@ -66,10 +66,10 @@ GroupKey = tuple[str, str, int]
 class MetaServer:
     """A server: its copy of the meta state, its disk, and the streams on it."""
 
-    def __init__(self, name: str, tags: tuple[str, ...]) -> None:
+    def __init__(self, name: str, tags: tuple[str, ...], disk: int = 1) -> None:
         self.peer, self.name, self.tags = name.upper(), name, tags
         self.machine = MetaMachine()
-        self.disk, self.boot = 1, 1
+        self.disk, self.boot = disk, 1
         self.is_online = True
         self.stored: dict[GroupKey, StoredStream] = {}
 
@@ -177,10 +177,10 @@ class MetaRun:
 
     def _calm_down(self) -> None:
         """All servers come back; every change in progress must end."""
-        for server in self._servers.values():
-            self._start(server)
         for _ in range(CALM_ROUNDS):
             before = self._progress()
+            for server in self._servers.values():
+                self._start(server)
             self._observe(is_calm=True)
             self._advance_all()
             for key in sorted(self._groups):
@@ -287,6 +287,10 @@ class MetaRun:
 
     def _join(self, name: str) -> None:
         server = MetaServer(name, (self._chance.choice(("x", "y")),))
+        former = self._removed.get(server.peer)
+        if former is not None:  # another disk than that of the server that had the name
+            server = MetaServer(name, server.tags, former.disk + 1)
+            self._returned.add(server.peer)
         self._servers[server.peer] = server
         self._propose(server.set_peer())
 
@@ -375,6 +379,13 @@ class MetaRun:
         """Starts and removes what the server's meta state says."""
         tables = server.machine.tables
         is_current = tables.applied == len(self._log)
+        record = tables.peers.get(server.peer)
+        if (
+            is_current
+            and record is not None
+            and (record.disk, record.boot) != (str(server.disk), server.boot)
+        ):
+            self._propose(server.set_peer())  # an older one came late
         for difference in differences(tables, server.peer, server.stored.values(), is_current=is_current):
             match difference:
                 case StartStream(stream, founders):
