@@ -172,13 +172,29 @@ class GroupCommands:
     def flush(self) -> bool:
         """Proposes what was submitted as one entry. Returns False when the group does not take it now: it
         waits for the next flush."""
-        if not self._encoded:
-            return True
-        if not self._port.propose(b"".join([_VERSION, *self._encoded])):
+        count = self._count
+        while self._count:
+            if self._propose(count):
+                count = self._count
+            elif self._in_flight or count == 1:
+                return False
+            else:
+                count //= 2  # too large for the group at once
+        return True
+
+    def _propose(self, count: int) -> bool:
+        """Proposes the first commands. What waits for all of them goes with the last."""
+        if not self._port.propose(b"".join([_VERSION, *self._encoded[: 2 * count]])):
             return False
-        self._in_flight.append(Flight(self._tickets, self._calls))
-        self._encoded, self._tickets, self._calls = [], {}, []
-        self._bytes = self._count = 0
+        tickets = {number: one for number, one in self._tickets.items() if number < count}
+        self._tickets = {number - count: one for number, one in self._tickets.items() if number >= count}
+        self._bytes -= sum(len(one) for one in self._encoded[1 : 2 * count : 2])
+        del self._encoded[: 2 * count]
+        self._count -= count
+        calls: list[Callable[[], object]] = []
+        if not self._count:
+            calls, self._calls = self._calls, []
+        self._in_flight.append(Flight(tickets, calls))
         return True
 
     def _add(self, command: Command, now: int, ticket: _Ticket | None) -> None:
