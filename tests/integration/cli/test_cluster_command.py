@@ -66,8 +66,10 @@ def test_a_server_that_can_not_start_ends_the_others(tmp_path: Path) -> None:
 
 
 def test_a_cluster_ends_after_its_duration(tmp_path: Path) -> None:
-    ran = CommandShell(tmp_path).ok("cluster", "up", "1", *_ports(1), "--duration", "100ms")
+    words = _ports(1)
+    ran = CommandShell(tmp_path).ok("cluster", "up", "1", *words, "--duration", "100ms")
     assert "Cluster of 1 servers: nats://127.0.0.1:" in ran.text
+    assert not _is_listening(int(words[1]))
 
 
 def test_ports_that_overlap_are_refused(tmp_path: Path) -> None:
