@@ -348,7 +348,8 @@ class EngineTick:
         parts = self._parts
         return earliest(
             self._pending.deadlines.earliest(), self._commit.sync_due, self._commit.retry_due,
-            self._again_due, parts.transfers.next_deadline(), parts.sourcing.next_deadline(),
+            self._again_due, parts.replicated.retry_due,
+            parts.transfers.next_deadline(), parts.sourcing.next_deadline(),
         )  # fmt: skip
 
     def on_time(self, now: int) -> None:
@@ -360,6 +361,8 @@ class EngineTick:
 
     def _on_time(self, now: int) -> None:
         self._again_due = None
+        if self._parts.replicated.changed:
+            self._parts.replicated.flush()
         # Those that are left are due at once again: the timer brings another tick. They are taken one by one,
         # because a stream with more to expire is due again behind the others.
         work = EXPIRY_WORK

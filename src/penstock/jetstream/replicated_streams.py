@@ -21,6 +21,8 @@ from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
 from penstock.protocol.api import ApiStreamConfig
 from penstock.store.interface import AccountStore, StreamStore
 
+RETRY_NS = 50_000_000
+
 
 class NewReplica(Protocol):
     """Constructs a stream without subscriptions."""
@@ -45,6 +47,7 @@ class ReplicatedStreams:
         self._new_stream = new_stream
         self._by_name: dict[str, ReplicatedStream] = {}
         self.changed: dict[str, None] = {}  # with something to propose
+        self.retry_due: int | None = None
 
     def find(self, name: str) -> ReplicatedStream | None:
         """The replica of a stream, or None for one without a group."""
@@ -119,12 +122,14 @@ class ReplicatedStreams:
         return replica
 
     def flush(self) -> None:
-        """Proposes what was submitted since the last call, an entry for each stream."""
+        """Proposes what was submitted since the last call, an entry for each stream. retry_due: when (ns) to
+        call again for what a group did not take, such as one that hands over; None: nothing is left."""
         changed, self.changed = self.changed, {}
         for name in changed:
             replica = self._by_name.get(name)
             if replica is not None and not replica.commands.flush():
-                self.changed[name] = None  # the next tick, which follows a commit, tries again
+                self.changed[name] = None
+        self.retry_due = self._ports.clock() + RETRY_NS if self.changed else None
 
     def _note_changed(self, name: str) -> None:
         self.changed[name] = None
