@@ -15,6 +15,14 @@ from tests.support import hostile
 from tests.support.file_probes import DIRECTIVES
 from tests.support.probes import BODILESS, SYSTEM_STRUCTS, TARGETS
 
+# No endpoint reads them: a server alone refuses these requests whatever they say.
+NOT_READ = {
+    api.LeaderStepDownRequest,
+    api.PeerRemoveRequest,
+    api.ServerRemoveRequest,
+    api.StreamMoveRequest,
+}
+
 pytestmark = pytest.mark.feature("stream.api-errors")
 
 
@@ -28,7 +36,7 @@ def test_every_request_struct_is_attacked() -> None:
         for name, struct in vars(api).items()
         if isinstance(struct, type) and issubclass(struct, msgspec.Struct) and name.endswith("Request")
     }
-    assert structs == {target.struct for target in TARGETS.values()}
+    assert structs - NOT_READ == {target.struct for target in TARGETS.values()}
 
 
 def test_every_page_is_attacked() -> None:
