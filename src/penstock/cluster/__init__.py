@@ -23,4 +23,7 @@ link carries one account alone (a pinned account).
 - `leaf_nodes`: all leaf node links of a server: accounts, duplicates, loops, dialling again.
 - `leaf_remote`: a hub that this server dials; `leaf_ports`: what all of these take.
 - `leaf_rules`: what may pass a link; `domains`: which of JetStream's subjects may.
+- `gateway_info`: the INFO and CONNECT messages of gateway links.
+- `gateway_link`: one connection to a server of another cluster. States as a table.
+- `gateways`: all gateway links of a server: other clusters, gossip, announcements, dialling again.
 """

@@ -31,12 +31,12 @@ class AccountInterests:
 
     Args:
         accounts: the accounts of the server.
-        serves_leafs: whether there may be leaf node links, which get the interest of routes as well.
+        counts_remote: whether there may be leaf nodes or gateways, which get the interest of routes as well.
     """
 
-    def __init__(self, accounts: Accounts, *, serves_leafs: bool) -> None:
+    def __init__(self, accounts: Accounts, *, counts_remote: bool) -> None:
         self._accounts = accounts
-        self._serves_leafs = serves_leafs
+        self._counts_remote = counts_remote
         self._local: dict[str, LocalInterest] = {}
 
     @property
@@ -57,7 +57,7 @@ class AccountInterests:
         """Counts and announces the subscriptions of an account from now on."""
         if account.name in self._local:
             return
-        local = LocalInterest(account.name.encode(), self._serves_leafs)
+        local = LocalInterest(account.name.encode(), self._counts_remote)
         local.count_all(account.index)
         account.index.announcer = local
         self._local[account.name] = local

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.cluster.leaf_ports import LeafWire, Login
     from penstock.cluster.leaf_remote import LeafRemote
     from penstock.kernels.wire.leaf_links import LeafIngress, LeafSink
+    from penstock.kernels.wire.route_links import RoutedReplies
     from penstock.routing.account import Account
 
 RETRY_LATER_S = 30.0
@@ -110,6 +111,10 @@ class LeafLink(PeerLink):
         self.nodes.link_closed(self, reason, was_registered=was_registered)
 
     # -- from the registry
+
+    def note_replies(self, replies: RoutedReplies) -> None:
+        """Takes replies that gateways have routed as they are meant."""
+        self.ingress.note_replies(replies)
 
     def retry_in(self, delay_s: float) -> None:
         """Waits that long before the hub is dialled again."""

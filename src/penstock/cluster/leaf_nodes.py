@@ -368,7 +368,11 @@ class LeafNodes:
 
     def _expect(self, account: Account) -> None:
         """Announces what has no subscription: the subject that detects loops, and sources of mappings."""
-        subjects: Iterable[bytes] = (self._loop_subject(account), *account.mapped_subjects)
+        subjects: Iterable[bytes] = (
+            self._loop_subject(account),
+            *account.mapped_subjects,
+            *self._ports.routed_subjects(),
+        )
         self._interests.local[account.name].expect_from_leafs(subjects)
 
     def link_closed(self, link: LeafLink, reason: CloseReason, *, was_registered: bool) -> None:

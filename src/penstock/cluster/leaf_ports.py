@@ -193,6 +193,9 @@ class LeafPorts(Protocol):
     def new_id(self) -> str:
         """A unique name, one subject token."""
 
+    def routed_subjects(self) -> tuple[bytes, ...]:
+        """What replies begin with that gateways have routed; () = this server has no gateways."""
+
     def joined(self, link: LeafLink) -> None:
         """Called when a link is registered."""
 

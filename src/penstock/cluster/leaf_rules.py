@@ -21,7 +21,7 @@ from penstock.routing.permissions import PermissionEntry, PermissionList, Permis
 
 LOOP_PREFIX = b"$LDS."
 _FREE = (LOOP_PREFIX, b"_GR_.", b"$GR.")  # interest that servers need for themselves
-_ANSWERS = (b"_R_.", b"$JS.ACK.")  # messages that belong to an exchange that was allowed
+_ANSWERS = (b"_R_.", b"$JS.ACK.", b"_GR_.")  # messages that belong to an exchange that was allowed
 
 Check = Callable[[bytes], bool]
 

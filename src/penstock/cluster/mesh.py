@@ -92,7 +92,7 @@ class Mesh:
         self._is_closing = False
         self.rules = ports.rules()
         self.interest = ClusterInterest(
-            interests, self._carriers, lambda: None if self.rules is None else self.rules.may_publish
+            interests, self.carriers, lambda: None if self.rules is None else self.rules.may_publish
         )
 
     # -- for the server
@@ -461,6 +461,8 @@ class Mesh:
         self._ports.call_later(INTRODUCE_AFTER_S, lambda: self._introduce_late(info.server_id))
         if link.did_solicit and not link.is_poolless:
             self._ports.call_later(DEDICATED_AFTER_S, lambda: self._dial_dedicated(info.server_id))
+        for line in self._ports.gateway_lines():
+            link.send(line)
         if info.connect_urls or info.ws_connect_urls or info.leafnode_urls:
             self._ports.urls_changed()
 
@@ -554,6 +556,12 @@ class Mesh:
                 Dial(address=address, is_explicit=False, account=account, gossip_mode=info.gossip_mode)
             )
 
+    def heard_of_gateway(self, link: RouteLink, info: RouteInfo) -> None:
+        """A peer tells about another cluster."""
+        if not self._ports.heard_of_gateway(info):
+            text = f'Received information about gateway "{info.gateway}", but gateway is not configured'
+            self.log_error(link, text)
+
     def renewed(self, link: RouteLink, info: RouteInfo) -> None:
         """Handles an update of a peer's INFO: other permissions or client URLs, or its shutdown."""
         first = self._first(link.remote_id)
@@ -628,7 +636,7 @@ class Mesh:
     def _first(self, remote_id: str) -> RouteLink | None:
         return next((link for link in self._pools.get(remote_id, ()) if link is not None), None)
 
-    def _carriers(self, account: str) -> Iterator[RouteLink]:
+    def carriers(self, account: str) -> Iterator[RouteLink]:
         """The links that carry the account's interest: one for each peer, if there is one."""
         dedicated = self._dedicated.get(account)
         index = pool_index(account, self.settings.pool_size)

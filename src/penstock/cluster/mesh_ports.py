@@ -70,20 +70,27 @@ class MeshPorts(Protocol):
     def peer_changed(self, server_id: str, *, is_here: bool) -> None:
         """Called when the first link of a peer is registered, and when its last one has ended."""
 
+    def gateway_lines(self) -> list[bytes]:
+        """The lines about other clusters for a new peer."""
+
+    def heard_of_gateway(self, info: RouteInfo) -> bool:
+        """A peer tells about another cluster; returns whether this server has gateways."""
+
     def log_notice(self, text: str) -> None: ...
     def log_error(self, text: str) -> None: ...
     def log_debug(self, text: str) -> None: ...
 
 
-def address_of(url: str) -> Address:
-    """The address in the URL of a route; the scheme does not matter. Raises ConfigError."""
+def address_of(url: str, what: str = "routes") -> Address:
+    """The address in the URL of a route or gateway; the scheme does not matter. Raises ConfigError, which
+    says `what` it is."""
     try:
         parts = urlsplit(url if "://" in url else f"nats-route://{url}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ConfigError(
-            f'error parsing routes url "{url}": {error}; write it as "nats://host:port"'
+            f'error parsing {what} url "{url}": {error}; write it as "nats://host:port"'
         ) from error
     if not host or not port:
-        raise ConfigError(f'error parsing routes url "{url}": write it as "nats://host:port"')
+        raise ConfigError(f'error parsing {what} url "{url}": write it as "nats://host:port"')
     return Address(host, port, unquote(parts.username or ""), unquote(parts.password or ""))

@@ -33,7 +33,11 @@ class RouteInfo(LinkInfo, omit_defaults=True, kw_only=True):
     route_acc_add_reqid: str = ""
     gossip_mode: int = 0
     gateway: str = ""
+    """Name of another cluster that the server tells about."""
+    gateway_urls: list[str] | None = None
+    gateway_cmd: int = 0
     gateway_url: str = ""
+    """host:port of the server for other clusters."""
     leafnode_urls: list[str] | None = None
     replication: int = 0
     """Version of the framing of replicated groups; 0 = none. Only penstock sends it."""

@@ -267,9 +267,7 @@ class RouteLink(PeerLink):
         if info.route_acc_add_reqid:
             self.mesh.dedicate(self, info)
         elif info.gateway:
-            self.mesh.log_debug(
-                self, f'received information about gateway "{info.gateway}", which is not configured'
-            )
+            self.mesh.heard_of_gateway(self, info)
         elif info.server_id != self.remote_id:
             self.mesh.heard_of(info, self)
         else:

@@ -96,7 +96,7 @@ class KeepAlive:
         self.rtt_ns = max(1, self._context.clock() - self._started_ns)
         self._connection.note_active()
         first_s = min(
-            FIRST_PING_ROUTE_S if self._connection.kind in ("route", "leaf") else FIRST_PING_S,
+            FIRST_PING_ROUTE_S if self._connection.kind in ("route", "leaf", "gateway") else FIRST_PING_S,
             self._interval_s,
         )
         self._wake_in(first_s * (1 + FIRST_PING_JITTER * self._context.random()))

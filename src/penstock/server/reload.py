@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 AUTHORIZATION = frozenset(
     {"user", "password", "token", "users", "no_auth_user", "accounts", "proxy_required", "trusted_proxies"}
 )
-FILES = frozenset({"tls", "websocket", "cluster", "leafnodes"})  # the files they name may have changed
+FILES = frozenset(
+    {"tls", "websocket", "cluster", "leafnodes", "gateway"}
+)  # the files they name may have changed
 LOG_FILE = frozenset(
     {
         "log_file",
@@ -225,6 +227,11 @@ def _leafnodes(server: Server) -> None:
         server.leafs.renew_logins()
 
 
+def _gateway(server: Server) -> None:
+    if server.gateways is not None:
+        server.gateways.renew()
+
+
 def _tokens(server: Server) -> None:
     if server.accounts.operators is not None:
         server.accounts.operators.reload()
@@ -257,6 +264,7 @@ _APPLY: dict[str, Callable[[Server], None] | None] = {
     "cluster": _routes,
     "cluster_name": _routes,
     "leafnodes": _leafnodes,
+    "gateway": _gateway,
     "debug": _logging,
     "trace": _logging,
     "trace_verbose": _logging,
@@ -300,6 +308,12 @@ def _leafs(server: Server, fresh: ServerOptions) -> Prepared:
     return server.leafs.prepared_tls(fresh), _nothing
 
 
+def _gateways(server: Server, fresh: ServerOptions) -> Prepared:
+    if server.gateways is None or fresh.gateway is None:
+        return _nothing, _nothing
+    return server.gateways.prepared_tls(fresh), _nothing
+
+
 def _pid_file(server: Server, fresh: ServerOptions) -> Prepared:
     before = server.context.options.pid_file
     ports_file.write_pid(fresh.pid_file)
@@ -327,6 +341,7 @@ _PREPARE: dict[str, Callable[[Server, ServerOptions], Prepared]] = {
     "websocket": _websocket,
     "cluster": _cluster,
     "leafnodes": _leafs,
+    "gateway": _gateways,
     "pid_file": _pid_file,
     "ports_file_dir": _ports_file,
 }
@@ -355,6 +370,7 @@ _CHECK: dict[str, Callable[[Any, Any], list[str]]] = {
     "websocket": _fixed("websocket", "host", "port", "no_tls"),
     "cluster": _fixed("cluster", "host", "port"),
     "leafnodes": _fixed("leafnodes", "host", "port", "advertise"),
+    "gateway": _fixed("gateway", "name", "host", "port", "advertise"),
     "jetstream": _fixed(
         "jetstream",
         *("store_dir", "domain", "sync_always", "sync_interval_ns", "cipher", "key", "prev_key"),

@@ -48,11 +48,13 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from penstock.cluster.interests import AccountInterests
+    from penstock.kernels.wire.gateway_links import GatewayReplies
     from penstock.net.proxy_layer import ProxyLayer
     from penstock.net.tls import TlsLayer
     from penstock.server.client_tls import Encryption
     from penstock.server.config.server_settings import ServerSettings
     from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.links.gateway_server import GatewayServer
     from penstock.server.links.leaf_session import LeafSession
     from penstock.server.links.leafs import Leafs
     from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
@@ -125,6 +127,7 @@ class Server:
         self.leafs: Leafs | None = None
         self.replication: ReplicationService | None = None
         self._replication_setup = replication
+        self.gateways: GatewayServer | None = None
         self.reload_from: Callable[[], Awaitable[None]] | None = None  # may raise ConfigError
         self.reloading = asyncio.Lock()
         self.failed = False  # stopped, because the stored data is unreliable
@@ -209,6 +212,8 @@ class Server:
             await self.leafs.close()
         if self.replication is not None:
             self.replication.close()
+        if self.gateways is not None:
+            await self.gateways.close()
         if self.routes is not None:
             await self.routes.close()
         if self._tick is not None:
@@ -248,6 +253,8 @@ class Server:
             self.websockets.close()
         if self.leafs is not None:
             self.leafs.lame_duck()
+        if self.gateways is not None:
+            self.gateways.lame_duck()
         if self.routes is not None:
             self.routes.lame_duck()
             self._info = self._static_info(self._listener.port if self._listener is not None else 0)
@@ -398,6 +405,9 @@ class Server:
         if self.leafs is not None and self.leafs.port and self.options.leafnodes is not None:
             host = connectable(self.options.leafnodes.host)
             urls["leafnodes"] = [f"nats://{_host_port(host, self.leafs.port)}"]
+        if self.gateways is not None and self.options.gateway is not None:
+            host = connectable(self.options.gateway.host)
+            urls["gateway"] = [f"nats://{_host_port(host, self.gateways.port)}"]
         ports_file.write_ports(directory, urls)
 
     # -- internal
@@ -481,6 +491,9 @@ class Server:
             info["connect_urls"] = [_host_port(host, advertised_port or port)]
         if self.routes is not None:
             info["cluster"] = self.routes.mesh.cluster_name
+        elif options.gateway is not None:
+            info["cluster"] = options.gateway.name
+        if self.routes is not None:
             others = self.routes.mesh.client_urls()
             self._advertises |= bool(others)
             if self._advertises:
@@ -517,13 +530,41 @@ class Server:
 
     async def _open_links(self, tick: Tick) -> None:
         """Connects to other servers: leaf nodes first, so that routes can tell their addresses."""
-        if self.options.cluster is None and self.options.leafnodes is None:
+        options = self.options
+        if options.cluster is None and options.leafnodes is None and options.gateway is None:
             return
         from penstock.cluster.interests import AccountInterests
 
-        interests = AccountInterests(self.accounts, serves_leafs=self.options.leafnodes is not None)
+        counts_remote = options.leafnodes is not None or options.gateway is not None
+        interests = AccountInterests(self.accounts, counts_remote=counts_remote)
+        await self._open_gateways(tick, interests)  # before leaf nodes and routes, which tell its address
         await self._open_leafs(tick, interests)
         await self._open_routes(tick, interests)
+        if self.gateways is not None:
+            self.gateways.start()
+
+    async def _open_gateways(self, tick: Tick, interests: AccountInterests) -> None:
+        if self.options.gateway is None:
+            return
+        from penstock.server.links.gateway_server import GatewayServer
+
+        self.gateways = GatewayServer(
+            self.context,
+            self.accounts,
+            interests,
+            tick,
+            mesh=lambda: self.routes.mesh if self.routes is not None else None,
+            changed=self.system.gateways_changed,
+        )
+        await self.gateways.open()
+        assert self._listener is not None
+        self._info = self._static_info(self._listener.port)
+
+    def _routed_replies(self) -> GatewayReplies:
+        """Replies that gateways have routed; a server without gateways may have them from leaf nodes."""
+        from penstock.kernels.wire.gateway_links import GatewayReplies
+
+        return self.gateways.gateways.replies if self.gateways is not None else GatewayReplies()
 
     async def _open_leafs(self, tick: Tick, interests: AccountInterests) -> None:
         if self.options.leafnodes is None:
@@ -540,13 +581,14 @@ class Server:
             other_urls=lambda: self.routes.leaf_urls() if self.routes is not None else [],
             websocket_urls=self._all_websocket_urls,
             changed=self._on_leaf_changed,
+            replies=self._routed_replies,
         )
         self.accounts.keep_linked(lambda name: self.leafs is not None and self.leafs.num_links(name) > 0)
         await self.leafs.open()
 
     def _cluster_name(self) -> str:
         """The name of this server's cluster; "" = none."""
-        return self.routes.mesh.cluster_name if self.routes is not None else self.options.cluster_name
+        return self.routes.mesh.cluster_name if self.routes is not None else self.options.name_of_cluster
 
     def _on_leaf_changed(self, session: LeafSession, is_here: bool) -> None:
         """A leaf node link was registered, or is gone."""
@@ -570,6 +612,7 @@ class Server:
             leaf_urls=lambda: self.leafs.own_urls() if self.leafs is not None else [],
             urls_changed=self._on_urls_changed,
             peer_changed=self.system.peer_changed,
+            gateways=lambda: self.gateways,
         )
         if self._replication_setup is not None:
             from penstock.server.links.replication_service import ReplicationService

@@ -385,12 +385,12 @@ async def test_an_official_member_may_have_jetstream(cluster: Cluster, tmp_path:
 def test_the_configurations_of_the_document_are_valid(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs/topology.md").read_text()
     blocks = re.findall(r"^```\n(# .*?)^```", text, re.M | re.S)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     for i, block in enumerate(blocks):
         path = tmp_path / f"{i}.conf"
         path.write_text(block)
         options = load(str(path))
-        assert (options.leafnodes if "leafnodes" in block else options.cluster) is not None
+        assert [name for name in ("leafnodes", "gateway", "cluster") if getattr(options, name) is not None]
 
 
 async def test_the_two_servers_of_the_document_form_a_cluster(tmp_path: Path, cluster: Cluster) -> None:

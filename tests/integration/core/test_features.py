@@ -206,13 +206,6 @@ def test_queue_names_have_tokens_that_permissions_see(kind: str, tmp_path: Path)
         client.close()
 
 
-@pytest.mark.feature("core.queue-affinity")
-def test_a_server_without_gateways_says_so() -> None:
-    with pytest.raises(ConfigError) as caught:
-        options_of(parse("gateway { name: A, listen: '127.0.0.1:-1' }", "t.conf", environ={}))
-    assert 'field "listen" of "gateway" needs gateways' in str(caught.value)
-
-
 @pytest.mark.feature("core.lame-duck")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_is_going_is_not_ended_by_another_signal(kind: str, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Node:
 
     def __init__(self) -> None:
         self.index = SubscriptionIndex()
-        self.interest = LocalInterest(b"A", serves_leafs=True)
+        self.interest = LocalInterest(b"A", counts_remote=True)
         self.index.announcer = self.interest
 
     def client(self, subject: bytes, queue: bytes = b"") -> ClientSink:

@@ -117,7 +117,7 @@ def test_control_frames_come_between_route_frames() -> None:
     while (frame := parser.next_route_frame()) is not None:
         ops.append(frame.op)
     assert ops == [
-        OP_PING, RouteOp.ROUTE_SUB, OP_INFO, RouteOp.ROUTE_IGNORED, Op.OP_OK, Op.OP_ERR, Op.OP_PONG
+        OP_PING, RouteOp.ROUTE_SUB, OP_INFO, RouteOp.ROUTE_ACCOUNT, Op.OP_OK, Op.OP_ERR, Op.OP_PONG
     ]  # fmt: skip
 
 

@@ -185,10 +185,21 @@ def test_jetstream_is_a_block_a_boolean_or_a_word(text: str, expected: JetStream
         ("jetstream {\n store_dr: b\n}", 't.conf:2:2: unknown field "store_dr"'),
         ("authorization { users: [ {user: a, zzz: 1} ] }", 't.conf:1:36: unknown field "zzz"'),
         ("users: 1", 't.conf:1:1: unknown field "users"'),
+        ("gateway { port: 1 }", "t.conf:1:9: gateway has no name"),
+        ("gateway { name: A }", 't.conf:1:9: gateway "A" has no port specified (select -1 for random port)'),
         (
-            "gateway { port: 1 }",
-            't.conf:1:11: field "port" of "gateway" needs gateways, which this server does not',
+            "gateway { name: A, port: 1, gateways: [{url: 'nats://h:1'}] }",
+            "gateway in the list 0 has no name",
         ),
+        ("gateway { name: A, port: 1, gateways: [{name: B}] }", 'gateway "B" has no URL'),
+        ("gateway { gateways: [{name: B, url: '::'}] }", "error parsing gateway url"),
+        ("gateway { authorization { token: t } }", "Gateway authorization does not support tokens"),
+        ("gateway { authorization { users: [] } }", "Gateway authorization does not allow multiple users"),
+        (
+            "cluster { name: C, port: 1 }\ngateway { name: A, port: 1 }",
+            "cluster name conflicts between cluster and gateway definitions",
+        ),
+        ("jetstream: true, gateway { name: A, port: 1 }", "jetstream and gateway exclude each other"),
         (
             "cluster { name: x\n routes: [nats://h:1] }",
             "t.conf:1:9: cluster.routes needs cluster.port or cluster.listen",

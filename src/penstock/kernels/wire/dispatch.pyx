@@ -381,7 +381,10 @@ cdef int route_looked_up(SubscriptionIndex index, Lookup* lookup, const Message*
 
 
 cdef inline bint is_open_to(RemoteSubscription sub, bint for_leafs, Sink source) except -1:
-    return not is_closed(sub) and sub.for_leaf == for_leafs and (<PeerSink>sub.sink).takes_from(source, sub)
+    return (
+        not is_closed(sub) and not sub.for_cluster and sub.for_leaf == for_leafs
+        and (<PeerSink>sub.sink).takes_from(source, sub)
+    )
 
 
 cdef RemoteSubscription pick_remote(SubscriptionIndex index, list remote, bint for_leafs, Sink source):
@@ -407,6 +410,18 @@ cdef RemoteSubscription remote_member(list remote, uint64_t at, bint for_leafs, 
     return last
 
 
+cdef RemoteSubscription nearest_cluster(list remote, Sink source):
+    """The interest of the other cluster with the shortest round trip time, or None."""
+    cdef RemoteSubscription sub
+    cdef RemoteSubscription found = None
+    for sub in remote:
+        if is_closed(sub) or not sub.for_cluster or not (<PeerSink>sub.sink).takes_from(source, sub):
+            continue
+        if found is None or (<PeerSink>sub.sink).distance() < (<PeerSink>found.sink).distance():
+            found = sub
+    return found
+
+
 cdef RemoteSubscription choose_member(
     SubscriptionIndex index, SharedGroup group, const Views* views, Sink origin, Sink source, int* taken
 ):
@@ -414,7 +429,8 @@ cdef RemoteSubscription choose_member(
 
     Every member of the group within the cluster is chosen equally often, wherever it is. A server counts with its
     weight, and chooses among its members itself. Leaf nodes and hubs are another place, often a slow one: their
-    members get what no member of the cluster takes, as on the official server.
+    members get what no member of the cluster takes, and the nearest other cluster what these do not take, as on the
+    official server.
     """
     cdef uint64_t local = <uint64_t>len(group.local)
     cdef uint64_t total = local
@@ -433,7 +449,8 @@ cdef RemoteSubscription choose_member(
         sub = remote_member(group.remote, 0, False, source)
         if sub is not None:
             return sub
-    return pick_remote(index, group.remote, True, source)
+    sub = pick_remote(index, group.remote, True, source)
+    return nearest_cluster(group.remote, source) if sub is None else sub
 
 
 cdef int route_remote(SubscriptionIndex index, RemoteReceivers remote, const Views* views, Sink origin) except -1:

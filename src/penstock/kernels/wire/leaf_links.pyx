@@ -18,7 +18,7 @@ from penstock.kernels.wire.frames cimport Span
 from penstock.kernels.wire.route_frames cimport ROUTE_UNSUB, RouteFrame
 from penstock.kernels.wire.route_links cimport RouteIngress, RouteSink, RouteTarget
 from penstock.kernels.wire.sinks cimport (
-    PEER_HUB, PEER_LEAF, PEER_ROUTE, Message, RemoteSubscription, Sink,
+    PEER_GATEWAY, PEER_HUB, PEER_LEAF, PEER_ROUTE, Message, RemoteSubscription, Sink,
 )
 
 cdef bytes NO_WORD = b""
@@ -57,7 +57,7 @@ cdef class LeafTarget(RouteTarget):
         other = <RouteSink>source
         if other is link:
             return False
-        if other.peer == PEER_ROUTE:
+        if other.peer == PEER_ROUTE or other.peer == PEER_GATEWAY:
             # Its server has a link of its own to the hub.
             return link.peer == PEER_LEAF and (not other.cluster or other.cluster != link.cluster)
         if other.home is self.index:
@@ -70,7 +70,7 @@ cdef class LeafTarget(RouteTarget):
 
     cdef int send(self, const Message* m, Sink origin, bint plain) except -1:
         cdef DeliveryGuard guard = self.link.guard
-        if guard is not None:
+        if guard is not None and self.routed_of(m) is None:
             if not guard.passes(m):
                 self.queues.clear()
                 return 0

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from penstock.kernels.routing.subscription_index cimport Announcer, SubscriptionIndex
-from penstock.kernels.wire.leaf_links cimport LeafSink
+from penstock.kernels.wire.recent_interest cimport RecentInterest
 from penstock.kernels.wire.route_links cimport RouteSink
 from penstock.kernels.wire.sinks cimport RemoteSubscription, SinkSubscription
 
@@ -11,7 +11,8 @@ cdef enum Source:
     SOURCE_LOCAL        # clients and services of this server
     SOURCE_IMPORT       # service imports and mappings, which each server of a cluster does for its own clients
     SOURCE_ROUTE        # other servers of the cluster
-    SOURCE_ROUTED_LEAF  # their leaf nodes
+    SOURCE_GATEWAY      # other clusters
+    SOURCE_ROUTED_LEAF  # leaf nodes of other servers of the cluster
     SOURCE_LEAF         # leaf nodes of this server
     SOURCE_HUB          # hubs of this server
     SOURCES
@@ -22,9 +23,10 @@ cdef class LocalInterest(Announcer):
     cdef list counts                    # [{subject, or subject and queue: subscriptions}] by Source
     cdef dict of_clusters               # {(Source, cluster or link): {key: subscriptions}}, for leaf nodes and hubs
     cdef dict feeds                     # {RouteSink: InterestFeed}
-    cdef dict leaf_feeds                # {LeafSink: LeafFeed}
+    cdef dict leaf_feeds                # {RouteSink: LeafFeed}
+    cdef RecentInterest recent          # None, or notes new subscriptions of clients and leaf nodes
     cdef list extra                     # subjects announced to leaf nodes and hubs without a subscription
-    cdef bint serves_leafs              # counts SOURCE_ROUTE, which may be many
+    cdef bint counts_remote             # counts interest of other servers, which may be much
     cdef int note(self, SinkSubscription sub, int64_t delta) except -1
     cdef int note_remote(self, RemoteSubscription sub, int64_t delta) except -1
     cdef int announce_all(self, InterestFeed feed, bint retract) except -1
@@ -42,7 +44,7 @@ cdef class InterestFeed:
 
 # A leaf node or hub that gets the interest.
 cdef class LeafFeed:
-    cdef LeafSink link
+    cdef RouteSink link
     cdef LocalInterest interest
     cdef bint isolated                  # gets no interest of other leaf nodes
     cdef object may_announce            # None, or callable(subject: bytes) -> bool
@@ -50,3 +52,7 @@ cdef class LeafFeed:
     cdef int64_t visible(self, bytes key) except -1
     cdef bint allows(self, bytes key) except -1
     cdef int announce(self, bytes key, int64_t count) except -1
+
+# A server of another cluster that gets the interest.
+cdef class GatewayFeed(LeafFeed):
+    cdef bytes word

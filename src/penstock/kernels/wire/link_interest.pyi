@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterable
 
 from penstock.kernels.routing.subscription_index import Announcer, SubscriptionIndex
 from penstock.kernels.wire.leaf_links import LeafSink
+from penstock.kernels.wire.recent_interest import RecentInterest
 from penstock.kernels.wire.route_links import RouteSink
 
 class LocalInterest(Announcer):
     """The interest in one account, and the servers that receive it.
 
-    serves_leafs -- counts the interest of other servers too, which leaf nodes get.
+    counts_remote -- counts the interest of other servers too, which leaf nodes and other clusters get.
     """
 
-    def __init__(self, account: bytes, serves_leafs: bool = False) -> None: ...
+    def __init__(self, account: bytes, counts_remote: bool = False) -> None: ...
     def __len__(self) -> int: ...
     @property
     def account(self) -> bytes: ...
@@ -45,8 +46,14 @@ class LocalInterest(Announcer):
         """Announces everything to a leaf node or hub, and every change from now on. isolated: it gets no
         interest of other leaf nodes."""
 
-    def disconnect_leaf(self, link: LeafSink) -> None:
-        """Announces nothing more to a leaf node or hub."""
+    def disconnect_leaf(self, link: RouteSink) -> None:
+        """Announces nothing more to a leaf node, a hub or another cluster."""
+
+    def note_recent(self, recent: RecentInterest) -> None:
+        """Notes new subscriptions there."""
+
+    def connect_gateway(self, link: RouteSink) -> None:
+        """Announces everything to a server of another cluster, and every change from now on."""
 
     def restrict_leaf(self, link: LeafSink, may_announce: Callable[[bytes], bool] | None) -> None:
         """Applies other permissions, and announces the difference."""
@@ -54,5 +61,5 @@ class LocalInterest(Announcer):
     def counted(self) -> dict[bytes, int]:
         """{key: count}: subject, or subject and queue; what routes learn of this server's clients."""
 
-    def known_to(self, link: LeafSink) -> dict[bytes, int]:
-        """{key: count}: what a leaf node or hub knows."""
+    def known_to(self, link: RouteSink) -> dict[bytes, int]:
+        """{key: count}: what a leaf node, a hub or another cluster knows."""

@@ -3,13 +3,14 @@
 
 A receiver learns whether there is interest in a subject, and of queue groups how many members. Who gets to know what:
 
-    interest of            routes       leaf nodes        hubs
-    clients, services      RS+          LS+               LS+
-    imports, mappings      -            LS+               LS+
-    routes                 -            LS+               -
-    leaf nodes of routes   -            LS+ unless isolated   -
-    leaf nodes             LS+ origin   LS+ unless isolated   LS+
-    hubs                   -            LS+ unless isolated   -
+    interest of            routes       leaf nodes            hubs   other clusters
+    clients, services      RS+          LS+                   LS+    RS+
+    imports, mappings      -            LS+                   LS+    -
+    routes                 -            LS+                   -      RS+
+    other clusters         -            LS+                   -      -
+    leaf nodes of routes   -            LS+ unless isolated   -      RS+
+    leaf nodes             LS+ origin   LS+ unless isolated   LS+    RS+
+    hubs                   -            LS+ unless isolated   -      -
 
 Servers of a cluster have the same imports, and each one its own link to a hub: that is why routes do not get the
 interest of imports and hubs, and hubs not that of routes. A leaf node or hub never gets what it, or another server of
@@ -29,9 +30,10 @@ from libc.string cimport memchr, memcmp
 
 from penstock.kernels.routing.subscription_index cimport Announcer, SubscriptionIndex
 from penstock.kernels.wire.leaf_links cimport LeafSink
+from penstock.kernels.wire.recent_interest cimport RecentInterest
 from penstock.kernels.wire.route_links cimport RouteSink, RouteTarget
 from penstock.kernels.wire.sinks cimport (
-    PEER_HUB, PEER_ROUTE, SUBSCRIPTION_PRIVATE, RemoteSubscription, SinkSubscription, is_remote,
+    PEER_GATEWAY, PEER_HUB, PEER_ROUTE, SUBSCRIPTION_PRIVATE, RemoteSubscription, SinkSubscription, is_remote,
 )
 
 cdef bytes NO_WORD = b""
@@ -86,7 +88,7 @@ cdef class LeafFeed:
             return True
         if self.link.peer == PEER_HUB:
             return source == SOURCE_LEAF
-        return source == SOURCE_ROUTE or not self.isolated
+        return source == SOURCE_ROUTE or source == SOURCE_GATEWAY or not self.isolated
 
     cdef int64_t visible(self, bytes key) except -1:
         """How many subscriptions it should know of."""
@@ -111,12 +113,26 @@ cdef class LeafFeed:
         return self.link.put_line(b"LS- ", NO_WORD, key, 0)
 
 
+cdef class GatewayFeed(LeafFeed):
+    """One server of another cluster that receives an account's interest: all of this cluster's."""
+
+    cdef bint sees(self, int source, bytes key) noexcept:
+        return (
+            source == SOURCE_LOCAL or source == SOURCE_ROUTE or source == SOURCE_ROUTED_LEAF or source == SOURCE_LEAF
+        )
+
+    cdef int announce(self, bytes key, int64_t count) except -1:
+        if count > 0:
+            return self.link.put_line(b"RS+ ", self.word, key, <uint64_t>count if is_queue_key(key) else 0)
+        return self.link.put_line(b"RS- ", self.word, key, 0)
+
+
 cdef class LocalInterest(Announcer):
     """The interest in one account, and the servers that receive it."""
 
-    def __cinit__(self, bytes account not None, bint serves_leafs=False):
+    def __cinit__(self, bytes account not None, bint counts_remote=False):
         self.account = account
-        self.serves_leafs = serves_leafs
+        self.counts_remote = counts_remote
         self.counts = [{} for _ in range(<int>SOURCES)]
         self.of_clusters = {}
         self.feeds = {}
@@ -155,10 +171,12 @@ cdef class LocalInterest(Announcer):
     cdef int note_remote(self, RemoteSubscription sub, int64_t delta) except -1:
         cdef RouteSink link = (<RouteTarget>sub.sink).link
         cdef int source
-        if not self.serves_leafs:
+        if not self.counts_remote:
             return 0
         if link.peer == PEER_ROUTE:
             source = SOURCE_ROUTED_LEAF if sub.for_leaf else SOURCE_ROUTE
+        elif link.peer == PEER_GATEWAY:
+            source = SOURCE_GATEWAY
         else:
             source = SOURCE_HUB if link.peer == PEER_HUB else SOURCE_LEAF
         cluster = (sub.cluster or link) if sub.for_leaf else None
@@ -169,6 +187,8 @@ cdef class LocalInterest(Announcer):
         cdef LeafFeed leaf
         cdef int64_t total = add_to(<dict>self.counts[source], key, delta)
         cdef int64_t count
+        if self.recent is not None and delta > 0 and (source == SOURCE_LOCAL or source == SOURCE_LEAF) and not is_queue:
+            self.recent.note(key)
         if cluster is not None:
             of_cluster = self.of_clusters.get((source, cluster))
             if of_cluster is None:
@@ -275,6 +295,21 @@ cdef class LocalInterest(Announcer):
         self.leaf_feeds[link] = feed
         self.announce_to(feed)
 
+    # --- other clusters
+
+    def note_recent(self, RecentInterest recent not None):
+        """Notes new subscriptions there."""
+        self.recent = recent
+
+    def connect_gateway(self, RouteSink link not None):
+        """Announces everything to a server of another cluster, and every change from now on."""
+        cdef GatewayFeed feed = GatewayFeed.__new__(GatewayFeed)
+        feed.link = link
+        feed.interest = self
+        feed.word = self.account + b" "
+        self.leaf_feeds[link] = feed
+        self.announce_to(feed)
+
     cdef int announce_to(self, LeafFeed feed) except -1:
         cdef dict keys = {}
         cdef bytes key
@@ -287,8 +322,8 @@ cdef class LocalInterest(Announcer):
                 feed.announce(key, count)
         return 0
 
-    def disconnect_leaf(self, LeafSink link not None):
-        """Announces nothing more to a leaf node or hub."""
+    def disconnect_leaf(self, RouteSink link not None):
+        """Announces nothing more to a leaf node, a hub or another cluster."""
         self.leaf_feeds.pop(link, None)
 
     def restrict_leaf(self, LeafSink link not None, may_announce):
@@ -311,8 +346,8 @@ cdef class LocalInterest(Announcer):
         """{key: count}: what routes learn of this server's clients and services."""
         return dict(self.counts[SOURCE_LOCAL])
 
-    def known_to(self, LeafSink link not None):
-        """{key: count}: what a leaf node or hub knows."""
+    def known_to(self, RouteSink link not None):
+        """{key: count}: what a leaf node, a hub or another cluster knows."""
         cdef LeafFeed feed = self.leaf_feeds.get(link)
         cdef bytes key
         if feed is None:

@@ -7,7 +7,8 @@ cpdef enum RouteOp:
     ROUTE_SUB = 32      # RS+, LS+
     ROUTE_UNSUB = 33    # RS-, LS-
     ROUTE_MSG = 34      # RMSG, HMSG, LMSG
-    ROUTE_IGNORED = 35  # A+, A-: only gateways use them
+    ROUTE_ACCOUNT = 35      # A+ <account>: only gateways use these two
+    ROUTE_NO_ACCOUNT = 36   # A- <account>
 
 # A frame of a route. For control frames only `plain` is set, with an Op of frames.pxd. Pointers are valid as those of
 # a Frame. An absent part has a length of 0.

@@ -8,7 +8,8 @@ class RouteOp(IntEnum):
     ROUTE_SUB = 32
     ROUTE_UNSUB = 33
     ROUTE_MSG = 34
-    ROUTE_IGNORED = 35
+    ROUTE_ACCOUNT = 35
+    ROUTE_NO_ACCOUNT = 36
 
 class PyRouteFrame:
     """One frame: bytes, b"" when absent. `control`: a control frame, of which only `op` is set otherwise."""

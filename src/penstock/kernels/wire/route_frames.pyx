@@ -6,6 +6,7 @@
     RMSG <account> <subject> [<reply> | + <reply> <queue>... | '|' <queue>...] <size>
     HMSG the same, with <header size> <total size>
     LMSG <origin>, then as HMSG; the header size may be 0
+    A+ <account>                                          A- <account>
 
 A route that is dedicated to an account omits the account. Leaf nodes (RouteParser.for_leaf) exchange shorter
 forms, as a link between them belongs to one account:
@@ -14,8 +15,8 @@ forms, as a link between them belongs to one account:
     LMSG <subject> [<reply> | + <reply> <queue>... | '|' <queue>...] <size>
     HMSG the same, with <header size> <total size>
 
-Control frames are those of clients, and FrameParser parses
-them; its buffer, its outcomes and its invariants apply here too.
+Control frames are those of clients, and FrameParser parses them; its buffer, its outcomes and its invariants apply
+here too.
 
 Invariant: before widen() the parser holds at most 64 KiB, whatever the peer sends, and refuses messages and interest at
 their first byte. The peer has proved nothing until then, and a connection that costs the peer nothing must not cost
@@ -84,8 +85,8 @@ VERBS[3] = RouteVerb(b"RS+ ", 4, ROUTE_SUB, False, False)
 VERBS[4] = RouteVerb(b"RS- ", 4, ROUTE_UNSUB, False, False)
 VERBS[5] = RouteVerb(b"LS+ ", 4, ROUTE_SUB, True, False)
 VERBS[6] = RouteVerb(b"LS- ", 4, ROUTE_UNSUB, True, False)
-VERBS[7] = RouteVerb(b"A+ ", 3, ROUTE_IGNORED, False, False)
-VERBS[8] = RouteVerb(b"A- ", 3, ROUTE_IGNORED, False, False)
+VERBS[7] = RouteVerb(b"A+ ", 3, ROUTE_ACCOUNT, False, False)
+VERBS[8] = RouteVerb(b"A- ", 3, ROUTE_NO_ACCOUNT, False, False)
 
 # Those between leaf nodes, whose frames name no origin.
 cdef RouteVerb LINK_VERBS[LEAF_VERBS]
@@ -212,7 +213,10 @@ cdef class RouteParser(FrameParser):
         f.plain.max_msgs = 0
         if verb.op == ROUTE_MSG:
             return self.parse_message(f, p, eol, verb.has_header)
-        if verb.op != ROUTE_IGNORED and self.parse_interest(f, p, eol) == OP_ERROR:
+        if verb.op >= ROUTE_ACCOUNT:
+            if next_token(p, eol, &f.account) == NULL or not f.account.n:
+                return self.refuse(f, ERROR_MALFORMED)
+        elif self.parse_interest(f, p, eol) == OP_ERROR:
             return OP_ERROR
         self.start += self.line_scanned + 1
         self.line_scanned = self.need = 0
@@ -314,6 +318,8 @@ cdef class RouteParser(FrameParser):
         frame.is_leaf, frame.weight, frame.header_len = f.is_leaf, f.weight, f.plain.header_len
         frame.origin = text_of(&f.origin)
         frame.account = text_of(&f.account)
+        if f.op >= ROUTE_ACCOUNT:
+            return frame
         frame.subject = PyBytes_FromStringAndSize(f.plain.subject, <Py_ssize_t>f.plain.subject_len)
         if f.op == ROUTE_MSG:
             frame.queues = text_of(&f.queues).split()

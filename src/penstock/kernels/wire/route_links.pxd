@@ -1,5 +1,6 @@
 """Messages and interest between servers: the compiled half of a route."""
 from libc.stdint cimport uint64_t
+from libc.string cimport memcmp
 
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 from penstock.kernels.wire.dispatch cimport ClientSink, Views
@@ -8,6 +9,9 @@ from penstock.kernels.wire.ingress cimport Ingress
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.route_frames cimport RouteFrame, RouteParser
 from penstock.kernels.wire.sinks cimport Message, PeerSink, Sink
+
+cdef enum:
+    ROUTED_LEN = 19                     # what a gateway puts before a reply: `_GR_.cccccc.ssssss.`
 
 # The output half of a route. `peer` of ClientSink: what the other end is.
 cdef class RouteSink(ClientSink):
@@ -35,26 +39,44 @@ cdef class RouteTarget(PeerSink):
     cdef OutBuffer queues               # " <queue> <queue>": named for the next message
     cdef dict subs                      # {key of the frame: RemoteSubscription}
     cdef const char* verb               # of a message without headers, five bytes
+    # {subject: (RemoteSubscription, routed reply)}: answers that are sent under another subject; None = none yet.
+    cdef dict routed
+    cdef bytes routed_of(self, const Message* m)
+    cdef int expect_answer(self, bytes subject, bytes routed) except -1
+    cdef int forget_answer(self, bytes subject) except -1
     cdef bytes cluster_of(self, Sink origin)
     cdef int encode(self, const Message* m, bytes origin) except -1
     cdef int add(self, const RouteFrame* f, bytes key, bytes subject, bytes queue) except -1
     cdef int drop(self, bytes key) except -1
+
+# What a server knows of replies that gateways have routed (gateway_links.pyx).
+cdef class RoutedReplies:
+    # A local receiver gets a message with this routed reply, and may answer it under the plain one.
+    cdef int note(self, RouteIngress ingress, SubscriptionIndex index, const char* reply, size_t n) except -1
+    # Takes an answer with a routed subject to the server that asked.
+    cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1
 
 # The input half of a route.
 cdef class RouteIngress(Ingress):
     cdef RouteParser frames
     cdef RouteFrame route_frame
     cdef object open_account            # callable(name: bytes) -> SubscriptionIndex | None
+    cdef RoutedReplies replies          # None: replies that gateways have routed are treated like others
     cdef object may_export              # None, or callable(subject: bytes) -> bool
     cdef readonly uint64_t unknown      # messages and interest of unknown accounts
     cdef bytes last_account
     cdef SubscriptionIndex last_index
     cdef SubscriptionIndex find_account(self, const Span* name)
     cdef int take_message(self, const RouteFrame* f) except -1
+    cdef int take_account(self, const RouteFrame* f) except -1
     cdef int route(
         self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, bint all_groups
     ) except -1
     cdef int take_interest(self, const RouteFrame* f) except -1
+
+# Does the subject begin with `_GR_.<6 characters of a cluster>.<6 of a server>.`?
+cdef inline bint is_routed(const char* subject, size_t n) noexcept nogil:
+    return n > ROUTED_LEN and memcmp(subject, b"_GR_.", 5) == 0
 
 cdef int route_from_peer(
     SubscriptionIndex index, const Views* views, const Span* queues, bint all_groups, RouteSink source

@@ -49,6 +49,9 @@ class RouteSink(ClientSink):
     def num_interest(self) -> int:
         """Number of the server's subscriptions."""
 
+class RoutedReplies:
+    """What a server knows of replies that gateways have routed."""
+
 class RouteIngress(Ingress):
     """The input half of a route."""
 
@@ -61,6 +64,9 @@ class RouteIngress(Ingress):
     ) -> None: ...
     def serve(self, open_account: Callable[[bytes], SubscriptionIndex | None]) -> None:
         """Finds the accounts of frames with open_account(name), which returns None for an unknown one."""
+
+    def note_replies(self, replies: RoutedReplies | None) -> None:
+        """Gives routed replies to local receivers without their prefix, and sends the answers with it."""
 
     def limit_exports(self, may_export: Callable[[bytes], bool] | None) -> None:
         """Accepts interest in these subjects, and removes what was accepted before; None = in all."""

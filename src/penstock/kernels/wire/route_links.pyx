@@ -32,11 +32,11 @@ from penstock.kernels.wire.frames cimport OP_NEED_MORE, FrameParser, Span
 from penstock.kernels.wire.ingress cimport Ingress
 from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.wire.route_frames cimport (
-    ROUTE_IGNORED, ROUTE_MSG, ROUTE_SUB, ROUTE_UNSUB, RouteFrame, RouteParser,
+    ROUTE_ACCOUNT, ROUTE_MSG, ROUTE_SUB, ROUTE_UNSUB, RouteFrame, RouteParser,
 )
 from penstock.kernels.wire.sinks cimport (
-    PEER_LEAF, PEER_ROUTE, SUBSCRIPTION_CLOSED, SUBSCRIPTION_REMOTE, DirtyList, Message, PeerSink,
-    RemoteSubscription, Sink, SinkSubscription, SubscriptionEntry, is_closed,
+    PEER_GATEWAY, PEER_LEAF, PEER_ROUTE, SUBSCRIPTION_CLOSED, SUBSCRIPTION_PRIVATE, SUBSCRIPTION_REMOTE, DirtyList,
+    Message, PeerSink, RemoteSubscription, Sink, SinkSubscription, SubscriptionEntry, is_closed,
 )
 
 from penstock.faults import note as note_fault
@@ -212,6 +212,8 @@ cdef class RouteTarget(PeerSink):
         if not isinstance(source, RouteSink):
             return True
         link = <RouteSink>source
+        if link.peer == PEER_GATEWAY:
+            return True
         if link.peer != PEER_LEAF:
             # Those of a hub stay here, too: every server of the cluster has a link to it, and gets them itself.
             return False
@@ -236,8 +238,14 @@ cdef class RouteTarget(PeerSink):
 
     cdef int send(self, const Message* m, Sink origin, bint plain) except -1:
         cdef RouteSink link = self.link
+        cdef Message renamed
+        cdef bytes routed = self.routed_of(m) if self.routed else None
         if not plain and not self.queues.size:
             return 0
+        if routed is not None:
+            renamed = m[0]
+            renamed.subject, renamed.subject_len = PyBytes_AS_STRING(routed), <size_t>PyBytes_GET_SIZE(routed)
+            m = &renamed
         if link.closed:
             self.queues.clear()
             return 0
@@ -250,6 +258,37 @@ cdef class RouteTarget(PeerSink):
         if self.queues.size:
             self.queues.clear()
         return 1
+
+    cdef bytes routed_of(self, const Message* m):
+        """The routed reply that this message answers, or None."""
+        if not self.routed:
+            return None
+        known = self.routed.get(PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
+        return None if known is None else <bytes>known[1]
+
+    cdef int expect_answer(self, bytes subject, bytes routed) except -1:
+        """Sends messages with this subject as `routed`, although the server has not announced interest."""
+        cdef RemoteSubscription sub
+        if self.routed is None:
+            self.routed = {}
+        known = self.routed.get(subject)
+        if known is not None:
+            self.routed[subject] = (known[0], routed)
+            return 0
+        sub = RemoteSubscription(self, subject)
+        sub.mark(SUBSCRIPTION_PRIVATE, True)
+        self.index.insert(sub)
+        self.routed[subject] = (sub, routed)
+        return 0
+
+    cdef int forget_answer(self, bytes subject) except -1:
+        cdef RemoteSubscription sub
+        known = None if self.routed is None else self.routed.pop(subject, None)
+        if known is not None:
+            sub = <RemoteSubscription>known[0]
+            sub.mark(SUBSCRIPTION_CLOSED, True)
+            self.index.remove(sub)
+        return 0
 
     cdef bytes cluster_of(self, Sink origin):
         """The leaf node cluster that a message comes from, and must not go back to; b"" = none."""
@@ -330,6 +369,8 @@ cdef class RouteTarget(PeerSink):
         sub.weight = f.weight
         if f.is_leaf:
             sub.speak_for(cluster_named(&f.origin))
+        elif self.link.peer == PEER_GATEWAY:
+            sub.speak_for_cluster()
         elif self.link.peer != PEER_ROUTE:
             sub.speak_for(self.link.cluster)
         self.index.insert(sub)
@@ -347,21 +388,22 @@ cdef class RouteTarget(PeerSink):
         """Removes all subscriptions of the server in this account."""
         for key in list(self.subs):
             self.drop(key)
+        for subject in list(self.routed or ()):
+            self.forget_answer(subject)
 
 
 # --- in
 
-cdef Span cut_stored(const RouteFrame* f) noexcept:
+cdef Span cut_stored(const char* p, size_t n) noexcept:
     """The subject that a JetStream message was stored with, which follows `@` in its ack reply; empty for others.
 
     A consumer's delivery travels between servers under its deliver subject; the receiver gets the stored one.
     """
     cdef Span stored
-    cdef const char* p = f.plain.reply
-    cdef const char* end = p + f.plain.reply_len
+    cdef const char* end = p + n
     cdef int dots = 0
     stored.p, stored.n = NULL, 0
-    if f.plain.reply_len < 9 or memcmp(p, b"$JS.ACK.", 8) != 0:
+    if n < 9 or memcmp(p, b"$JS.ACK.", 8) != 0:
         return stored
     while p < end:
         if p[0] == c'.':
@@ -387,8 +429,13 @@ cdef list group_named(MatchResult result, const char* name, size_t n):
 
 cdef inline RouteSink origin_of(RouteSink source):
     """The publisher of its messages for local receivers: a leaf node or hub counts as a client, None stands for a
-    client of another server of the cluster."""
-    return None if source.peer == PEER_ROUTE else source
+    client of another server of the cluster, or of another cluster."""
+    return None if is_served(source) else source
+
+
+cdef inline bint is_served(RouteSink source) noexcept:
+    """Has the server that a message comes from done the imports of its publisher?"""
+    return source.peer == PEER_ROUTE or source.peer == PEER_GATEWAY
 
 
 cdef SharedGroup shared_named(MatchResult result, const char* name, size_t n):
@@ -404,7 +451,7 @@ cdef SharedGroup shared_named(MatchResult result, const char* name, size_t n):
 
 cdef int deliver_local(SinkSubscription sub, const Views* views, RouteSink source) except -1:
     cdef Sink sink = sub.sink
-    if is_closed(sub) or (sink.for_clients and source.peer == PEER_ROUTE):
+    if is_closed(sub) or (sink.for_clients and is_served(source)):
         return 0
     return sink.deliver(sub, views.shown if sink.shows_stored else views.near, origin_of(source))
 
@@ -417,7 +464,7 @@ cdef int route_single(SubscriptionEntry* single, const Views* views, RouteSink s
         if not (<PeerSink>sink).takes_from(source, None):
             return 0
         return (<PeerSink>sink).send(views.far, origin_of(source), True)
-    if sink.for_clients and source.peer == PEER_ROUTE:
+    if sink.for_clients and is_served(source):
         return 0
     return sink.deliver_to(single, views.near, origin_of(source))
 
@@ -507,6 +554,16 @@ cdef int route_from_peer(
     return taken
 
 
+cdef class RoutedReplies:
+    """What a server knows of replies that gateways have routed; the base class knows none."""
+
+    cdef int note(self, RouteIngress ingress, SubscriptionIndex index, const char* reply, size_t n) except -1:
+        return 0
+
+    cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1:
+        return 0
+
+
 cdef class RouteIngress(Ingress):
     """The input half of a route.
 
@@ -522,6 +579,10 @@ cdef class RouteIngress(Ingress):
     def serve(self, open_account):
         """Finds the accounts of frames with open_account."""
         self.open_account = open_account
+
+    def note_replies(self, RoutedReplies replies):
+        """Gives routed replies to local receivers without their prefix, and sends the answers with it."""
+        self.replies = replies
 
     def limit_exports(self, may_export):
         """Accepts interest in these subjects, and removes what was accepted before; None = in all."""
@@ -566,8 +627,6 @@ cdef class RouteIngress(Ingress):
             op = self.frames.next_route(f)
             if op == OP_NEED_MORE:
                 return op
-            if op == ROUTE_IGNORED:
-                continue
             if op < ROUTE_SUB:
                 self.frame = f.plain
                 self.frame.op = op
@@ -577,6 +636,9 @@ cdef class RouteIngress(Ingress):
             try:
                 if op == ROUTE_MSG:
                     unchecked += 1 + self.take_message(f)
+                elif op >= ROUTE_ACCOUNT:
+                    unchecked += 1
+                    self.take_account(f)
                 else:
                     unchecked += 1
                     self.take_interest(f)
@@ -597,7 +659,13 @@ cdef class RouteIngress(Ingress):
             sink.cluster = cluster_named(&f.origin)
         elif sink.cluster:
             sink.cluster = NO_WORD
+        if self.replies is not None and is_routed(f.plain.subject, f.plain.subject_len):
+            return self.replies.answer(self, index, f)
         return self.route(index, f, f.plain.subject, f.plain.subject_len, False)
+
+    cdef int take_account(self, const RouteFrame* f) except -1:
+        """Only gateways send these frames."""
+        return 0
 
     cdef int route(
         self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, bint all_groups
@@ -612,13 +680,21 @@ cdef class RouteIngress(Ingress):
         far.reply, far.reply_len = f.plain.reply, f.plain.reply_len
         far.body, far.body_len, far.header_len = f.plain.body, f.plain.body_len, f.plain.header_len
         views.near = views.shown = views.far = &far
-        stored = cut_stored(f) if far.reply_len else Span(NULL, 0)
+        if not far.reply_len:
+            return route_from_peer(index, &views, &f.queues, all_groups, <RouteSink>self.sink)
+        near = far
+        if self.replies is not None and is_routed(far.reply, far.reply_len):
+            near.reply += ROUTED_LEN
+            near.reply_len -= ROUTED_LEN
+            views.near = views.shown = &near
+        stored = cut_stored(near.reply, near.reply_len)
         if stored.n:
-            near = far
             near.reply_len -= stored.n + 1
             shown = near
             shown.subject, shown.subject_len = stored.p, stored.n
             views.near, views.shown = &near, &shown
+        if near.reply != far.reply:
+            self.replies.note(self, index, far.reply, ROUTED_LEN + near.reply_len)
         return route_from_peer(index, &views, &f.queues, all_groups, <RouteSink>self.sink)
 
     cdef int take_interest(self, const RouteFrame* f) except -1:

@@ -24,6 +24,7 @@ cpdef enum PeerKind:
     PEER_ROUTE = 1                  # another server of the cluster
     PEER_LEAF = 2                   # a leaf node of this server
     PEER_HUB = 3                    # the server whose leaf node this one is
+    PEER_GATEWAY = 4                # a server of another cluster
 
 # The state that a delivery to a subscription reads and changes, in its own cache lines (base/memory.pyx): with subject
 # and sid of up to 30 bytes together it is one line. It is also the entry of the table of literal filters.
@@ -79,6 +80,8 @@ cdef class PeerSink(Sink):
     # May it get messages that come from this connection, for this subscription of it (None: for any)? Always, unless
     # the connection is one to another server.
     cdef bint takes_from(self, Sink source, RemoteSubscription sub) except -1
+    # How far away it is, for the choice among clusters: round trip time, ns.
+    cdef uint64_t distance(self) noexcept
     # The connection's sink, whose backlog slows this receiver down.
     cdef Sink connection(self)
     cdef int choose(self, bytes queue) except -1
@@ -89,9 +92,11 @@ cdef class PeerSink(Sink):
 # The interest of another server in a subject; `weight` is its number of members of the queue group.
 cdef class RemoteSubscription(SinkSubscription):
     cdef public uint32_t weight
-    cdef readonly bint for_leaf     # of a leaf node, or of a hub: its members of queue groups come last
+    cdef readonly bint for_leaf     # of a leaf node, or of a hub: its members of queue groups come after the cluster's
+    cdef readonly bint for_cluster  # of another cluster: its members of queue groups come last
     cdef readonly bytes cluster     # of the leaf node or hub; b"" = of a route's server, or unknown
     cdef void speak_for(self, bytes cluster) noexcept
+    cdef void speak_for_cluster(self) noexcept
 
 # Objects with work left for the end of the tick. The first mark of a tick calls `wake`.
 cdef class DirtyList:

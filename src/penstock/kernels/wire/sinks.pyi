@@ -58,6 +58,8 @@ class PeerKind(IntEnum):
     """A leaf node of this server."""
     PEER_HUB = 3
     """The server whose leaf node this one is."""
+    PEER_GATEWAY = 4
+    """A server of another cluster."""
 
 class PeerSink(Sink):
     """Another server, as receiver of one account's messages: it gets each message once."""
@@ -70,6 +72,10 @@ class RemoteSubscription(SinkSubscription):
     @property
     def for_leaf(self) -> bool:
         """Is it the interest of a leaf node or hub, perhaps of another server?"""
+
+    @property
+    def for_cluster(self) -> bool:
+        """Is it the interest of another cluster?"""
 
     @property
     def cluster(self) -> bytes:

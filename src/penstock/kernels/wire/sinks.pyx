@@ -173,6 +173,9 @@ cdef class PeerSink(Sink):
     cdef bint takes_from(self, Sink source, RemoteSubscription sub) except -1:
         return True
 
+    cdef uint64_t distance(self) noexcept:
+        return 0
+
     cdef Sink connection(self):
         return None
 
@@ -198,6 +201,10 @@ cdef class RemoteSubscription(SinkSubscription):
         """It is the interest of a leaf node, or hub, of this cluster."""
         self.for_leaf = True
         self.cluster = cluster
+
+    cdef void speak_for_cluster(self) noexcept:
+        """It is the interest of another cluster."""
+        self.for_cluster = True
 
 
 cdef class DirtyList:

@@ -373,13 +373,20 @@ def _leafnodes(node: ConfNode, name: str) -> dict[str, Any]:
     return leafnodes(node, name)
 
 
+def _gateway(node: ConfNode, name: str) -> dict[str, Any]:
+    from penstock.server.config.gateway_directives import gateway  # few servers have gateways
+
+    return gateway(node, name)
+
+
 _BLOCKS: dict[str, Reader] = {  # set several options
     "authorization": _authorization,
     "cluster": _cluster,
     "leafnodes": _leafnodes,
     "leaf": _leafnodes,
+    "gateway": _gateway,
 }
-_REMOTE_BLOCKS = frozenset({"gateway", "mqtt"})
+_REMOTE_BLOCKS = frozenset({"mqtt"})
 
 
 def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOptions:

@@ -1,4 +1,5 @@
-"""What the blocks `cluster` and `leafnodes` of nats.conf share: the listener, compression, write deadlines.
+"""What the blocks `cluster`, `leafnodes` and `gateway` of nats.conf share: the listener, compression, write
+deadlines.
 
 Other spellings of some fields are accepted in one of the blocks only, as on the official server: they are in
 the table of that block.
@@ -28,8 +29,11 @@ from penstock.server.config.values import (
 )
 
 
-def link_fields(node: ConfNode, name: str, table: Mapping[str, tuple[str, Reader]]) -> dict[str, Any]:
-    """Reads a block with the directives of `table` and the shared ones.
+def link_fields(
+    node: ConfNode, name: str, table: Mapping[str, tuple[str, Reader]], *, compresses: bool = True
+) -> dict[str, Any]:
+    """Reads a block with the directives of `table` and the shared ones. `compresses`: those about compression
+    and client URLs are among them.
 
     Returns:
         The options it sets: host and port of `listen`, and the fields of `authorization` and `compression`,
@@ -38,7 +42,9 @@ def link_fields(node: ConfNode, name: str, table: Mapping[str, tuple[str, Reader
     Raises:
         ConfigError: unknown field or invalid value.
     """
-    found = fields(block(node, name), {**_SHARED, **table}, frozenset())
+    found = fields(
+        block(node, name), {**_LISTENER, **(_COMPRESSING if compresses else {}), **table}, frozenset()
+    )
     host, port = found.pop("listen", (None, None))
     if port is not None:
         found["port"] = port
@@ -75,16 +81,18 @@ _COMPRESSION: dict[str, tuple[str, Reader]] = {
     "mode": ("compression", _mode),
     **dict.fromkeys(("rtt_thresholds", "thresholds", "rtts", "rtt"), ("rtt_thresholds_ns", _thresholds)),
 }
-_SHARED: dict[str, tuple[str, Reader]] = {
+_LISTENER: dict[str, tuple[str, Reader]] = {
     "listen": ("listen", address),
     "port": ("port", integer),
     **dict.fromkeys(("host", "net"), ("host", text)),
     "tls": ("tls", tls_directives.tls),
     "advertise": ("advertise", text),
-    "no_advertise": ("no_advertise", boolean),
-    "compression": ("compression", compression_of),
     "write_deadline": ("write_deadline_ns", interval),
     "write_timeout": ("write_timeout", write_timeout),
+}
+_COMPRESSING: dict[str, tuple[str, Reader]] = {
+    "no_advertise": ("no_advertise", boolean),
+    "compression": ("compression", compression_of),
 }
 CREDENTIALS: dict[str, tuple[str, Reader]] = {
     **dict.fromkeys(("user", "username"), ("user", text)),

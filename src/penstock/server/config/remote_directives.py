@@ -1,4 +1,4 @@
-"""Blocks of nats.conf for other servers and protocols that this server does not support: `gateway`, `mqtt`.
+"""Blocks of nats.conf for protocols that this server does not support: `mqtt`.
 
 The blocks are parsed and validated, with line and column. A block that would need a listener or a connection
 is then refused: a server that silently lacks a configured link would accept writes that the other side never
@@ -9,14 +9,13 @@ official server.
 from __future__ import annotations
 
 from penstock.server.config.conf_parser import ConfMap, ConfNode
-from penstock.server.config.values import Reader, address, block, boolean, duration, integer, shown, text
+from penstock.server.config.values import Reader, address, block, boolean, duration, integer, text
 
 UNSUPPORTED_TEXT = "which this server does not support; remove it to start without it"
 _OPENING = {
-    "gateway": frozenset({"listen", "port", "gateways"}),
     "mqtt": frozenset({"listen", "port"}),
 }
-_WHAT = {"gateway": "gateways", "mqtt": "MQTT"}
+_WHAT = {"mqtt": "MQTT"}
 
 
 def check(node: ConfNode, name: str) -> None:
@@ -51,31 +50,6 @@ def _tls(node: ConfNode, name: str) -> None:
     tls(node, name)
 
 
-def _url(node: ConfNode, name: str) -> None:
-    from urllib.parse import urlsplit
-
-    for entry in node.value if isinstance(node.value, list) else [node]:
-        url = text(entry, name)
-        try:
-            good = bool(urlsplit(url).hostname)
-        except ValueError:
-            good = False
-        if not good:
-            raise entry.where.error(f'error parsing {name} url [{url!r}]: write it as "nats://host:port"')
-
-
-def _maps_of(table: dict[str, Reader]) -> Reader:
-    """A parser for an array of maps with these fields."""
-
-    def read(node: ConfNode, name: str) -> None:
-        if not isinstance(node.value, list):
-            raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
-        for entry in node.value:
-            _check(block(entry, name), table)
-
-    return read
-
-
 def _map_of(table: dict[str, Reader]) -> Reader:
     def read(node: ConfNode, name: str) -> None:
         _check(block(node, name), table)
@@ -101,16 +75,6 @@ _LISTENER: dict[str, Reader] = {
     "write_deadline": duration,
     "write_timeout": text,
 }
-_GATEWAY: dict[str, Reader] = {
-    **_LISTENER,
-    "name": text,
-    "authorization": _map_of(_CREDENTIALS),
-    "connect_retries": integer,
-    "connect_backoff": boolean,
-    "reject_unknown": boolean,
-    "reject_unknown_cluster": boolean,
-    "gateways": _maps_of({"name": text, "tls": _tls, "url": _url, "urls": _url}),
-}
 _MQTT: dict[str, Reader] = {
     **_LISTENER,
     **dict.fromkeys(("authorization", "authentication"), _map_of(_CREDENTIALS)),
@@ -123,4 +87,4 @@ _MQTT: dict[str, Reader] = {
     "downgrade_qos2_subscribe": boolean,
     "js_domain": text,
 }
-_TABLES = {"gateway": _GATEWAY, "mqtt": _MQTT}
+_TABLES = {"mqtt": _MQTT}

@@ -18,6 +18,8 @@ from penstock.errors import ConfigError
 from penstock.net.sockets import DEFAULT_HOST, DEFAULT_PORT
 from penstock.protocol.subjects import is_valid_subject
 from penstock.server.config.cluster_options import PING_INTERVAL_MAX_NS, ClusterOptions
+from penstock.server.config.gateway_options import PING_INTERVAL_MAX_NS as GATEWAY_PING_MAX_NS
+from penstock.server.config.gateway_options import GatewayOptions
 from penstock.server.config.jetstream_options import JetStreamOptions
 from penstock.server.config.leaf_options import LeafOptions
 from penstock.server.config.option_checks import (
@@ -241,6 +243,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     configured one of another server. No effect without `cluster`. `cluster.name`."""
     cluster: ClusterOptions | None = None
     """Links to other servers; None (default) = off. `cluster`."""
+    gateway: GatewayOptions | None = None
+    """Links to other clusters; None (default) = off. `gateway`."""
 
     leafnodes: LeafOptions | None = None
     """Leaf nodes of this server, and hubs whose leaf node it is; None (default) = off. `leafnodes`,
@@ -427,6 +431,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"cluster.name is {self.cluster_name!r}: cluster name cannot contain spaces")
         if self.cluster_name == "_":
             raise ConfigError("cluster.name is '_': cluster name is reserved")
+        self._check_gateway()
         if self.cluster is not None and self.jetstream is not None:
             raise ConfigError(
                 "jetstream and cluster exclude each other: this server does not replicate streams, so each "
@@ -434,6 +439,22 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             )
         self._check_monitoring()
         self._check_authorization()
+
+    def _check_gateway(self) -> None:
+        if self.gateway is None:
+            return
+        if self.cluster_name and self.cluster_name != self.gateway.name:
+            raise ConfigError("cluster name conflicts between cluster and gateway definitions")
+        if self.jetstream is not None:
+            raise ConfigError(
+                "jetstream and gateway exclude each other: this server does not replicate streams, so "
+                "servers of several clusters would answer every JetStream request; turn one of them off"
+            )
+
+    @property
+    def name_of_cluster(self) -> str:
+        """The configured name of the cluster, also if only `gateway` has it; "" = none."""
+        return self.cluster_name or (self.gateway.name if self.gateway is not None else "")
 
     def _check_monitoring(self) -> None:
         if self.http_port and self.https_port:
@@ -471,6 +492,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
         """Idle time after which clients of this kind are pinged, ns."""
         if kind == "route" and self.cluster is not None:
             return min(self.cluster.ping_interval_ns or self.ping_interval_ns, PING_INTERVAL_MAX_NS)
+        if kind == "gateway":
+            return min(self.ping_interval_ns, GATEWAY_PING_MAX_NS)
         if kind == "leaf":
             return min(self.ping_interval_ns, PING_INTERVAL_MAX_NS)  # for the level of `s2_auto`
         own = self.websocket.ping_interval_ns if kind == "websocket" and self.websocket is not None else 0

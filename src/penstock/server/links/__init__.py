@@ -7,6 +7,7 @@
 - `replication_service`: replicated groups of a running server: timers, disk thread, links;
   `replication_session`: one connection of it.
 - `leafs`: the leaf node links of a server: listener, dialling, credentials, reload.
+- `gateway_server`, `gateway_session`, `gateway_settings`: the same for gateways.
 - `route_settings`, `leaf_settings`: the options of both from those of the server.
 - `local_addresses`: the addresses of this machine, for clients and to recognize the server's own.
 - `remote_connections`: how many clients of each account other servers have.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.cluster.leaf_link import LeafLink
     from penstock.cluster.leaf_ports import LeafAddress, RemoteSettings
     from penstock.cluster.leaf_remote import LeafRemote
+    from penstock.kernels.wire.gateway_links import GatewayReplies
     from penstock.net.server_connection import ServerConnection
     from penstock.net.tls import TlsLayer
     from penstock.server.accounts.account_registry import AccountRegistry
@@ -57,6 +58,7 @@ class Leafs(LinkServer[LeafSession]):
         other_urls: callable() -> addresses for leaf nodes of the other servers of the cluster.
         websocket_urls: callable() -> addresses for WebSocket of all servers of the cluster.
         changed: callable(session, is_here): a link was registered or is gone.
+        replies: callable() -> the routed replies of this server.
     """
 
     kind = "leaf node"
@@ -73,6 +75,7 @@ class Leafs(LinkServer[LeafSession]):
         other_urls: Callable[[], list[str]],
         websocket_urls: Callable[[], list[str]],
         changed: Callable[[LeafSession, bool], object],
+        replies: Callable[[], GatewayReplies],
     ) -> None:
         super().__init__(context, accounts, interests, tick, bounds_of(context.options))
         self._logins = logins
@@ -80,6 +83,7 @@ class Leafs(LinkServer[LeafSession]):
         self._other_urls = other_urls
         self._websocket_urls = websocket_urls
         self._changed = changed
+        self._replies = replies
         self._by_link: dict[LeafLink, LeafSession] = {}
         self._new_nuid = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         self._encryption = _encryption_of(context.options)
@@ -229,6 +233,9 @@ class Leafs(LinkServer[LeafSession]):
         own = self._accounts.options_of(account)
         return own is None or own.max_leafnodes < 0 or self.num_links(account) < own.max_leafnodes
 
+    def routed_subjects(self) -> tuple[bytes, ...]:
+        return (b"_GR_.>",) if self._context.options.gateway is not None else ()
+
     def joined(self, link: LeafLink) -> None:
         session = self._session_of(link)
         if session is not None:
@@ -258,6 +265,7 @@ class Leafs(LinkServer[LeafSession]):
             self._on_ended,
             is_websocket=is_websocket,
         )
+        session.link.note_replies(self._replies())
         return self._keep(session)
 
     def _accepted(self) -> asyncio.BaseProtocol:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.routing.permissions import PermissionRules
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.config.server_options import ServerOptions
+    from penstock.server.links.gateway_server import GatewayServer
     from penstock.server.links.replication_session import SessionOwner
     from penstock.server.server_context import ServerContext
     from penstock.server.tick import Tick
@@ -55,6 +56,7 @@ class Routes(LinkServer[RouteSession]):
         leaf_urls: callable() -> its addresses for leaf nodes.
         urls_changed: the URLs of other servers differ, and clients must learn of it.
         peer_changed: callable(server id, is_here): another server came or went.
+        gateways: callable() -> the gateway links of this server; None = there are none.
     """
 
     kind = "route"
@@ -70,18 +72,20 @@ class Routes(LinkServer[RouteSession]):
         leaf_urls: Callable[[], list[str]],
         urls_changed: Callable[[], object],
         peer_changed: Callable[[str, bool], object],
+        gateways: Callable[[], GatewayServer | None],
     ) -> None:
         super().__init__(context, accounts, interests, tick, bounds_of(context.options))
         self._own_urls = client_urls
         self._leaf_urls = leaf_urls
         self._on_urls = urls_changed
         self._on_peer = peer_changed
+        self._gateways = gateways
         self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
         self._replication = 0
         self._on_replication: Callable[[RouteConnection], object] | None = None
         self.is_leaving = False
         self._open_tls(context.options)
-        name = context.options.cluster_name
+        name = context.options.name_of_cluster
         self.mesh = Mesh(
             settings_of(context.options),
             self,
@@ -130,7 +134,7 @@ class Routes(LinkServer[RouteSession]):
     def renew(self) -> None:
         """Applies the current options."""
         self._renew_bounds(bounds_of(self._context.options))
-        self.mesh.rename(self._context.options.cluster_name)
+        self.mesh.rename(self._context.options.name_of_cluster)
         self.mesh.renew(settings_of(self._context.options))
 
     def prepared_tls(self, options: ServerOptions) -> Callable[[], object]:
@@ -166,6 +170,7 @@ class Routes(LinkServer[RouteSession]):
             port = advertised or port
             ip = f"nats-route://{Address(host, port)}/"
         own = [] if self.is_leaving else self._own_urls("nats")
+        gateways = self._gateways()
         return RouteInfo(
             server_id=self._context.server_id,
             server_name=self._context.server_name,
@@ -181,6 +186,7 @@ class Routes(LinkServer[RouteSession]):
             ws_connect_urls=([] if self.is_leaving else self._own_urls("websocket")) or None,
             leafnode_urls=self._leaf_urls() or None,
             replication=self._replication,
+            gateway_url=gateways.own_url if gateways is not None else "",
         )
 
     def rules(self) -> PermissionRules | None:
@@ -193,6 +199,19 @@ class Routes(LinkServer[RouteSession]):
 
     def peer_changed(self, server_id: str, *, is_here: bool) -> None:
         self._on_peer(server_id, is_here)
+        gateways = self._gateways()
+        if gateways is not None:
+            gateways.peer_changed(server_id, is_here)
+
+    def gateway_lines(self) -> list[bytes]:
+        gateways = self._gateways()
+        return gateways.lines_for_route() if gateways is not None else []
+
+    def heard_of_gateway(self, info: RouteInfo) -> bool:
+        gateways = self._gateways()
+        if gateways is not None:
+            gateways.heard_from_route(info)
+        return gateways is not None
 
     # -- connections
 
@@ -209,6 +228,9 @@ class Routes(LinkServer[RouteSession]):
             self._hand_over,
         )
         self._keep(session)
+        gateways = self._gateways()
+        if gateways is not None:
+            session.ingress.note_replies(gateways.gateways.replies)
         return self._outermost(session, None if dial is None else dial.address.host)
 
     def _outermost(self, session: Encrypted, host: str | None) -> asyncio.BufferedProtocol:

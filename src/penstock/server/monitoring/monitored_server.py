@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.server.auth.logins import Logins
     from penstock.server.client_tls import Encryption
     from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.links.gateway_server import GatewayServer
     from penstock.server.links.leafs import Leafs
     from penstock.server.links.routes import Routes
     from penstock.server.monitoring.monitor import Monitor
@@ -43,6 +44,8 @@ class MonitoredServer(Protocol):
     def routes(self) -> Routes | None: ...
     @property
     def leafs(self) -> Leafs | None: ...
+    @property
+    def gateways(self) -> GatewayServer | None: ...
     @property
     def encryption(self) -> Encryption | None: ...
     @property

@@ -249,7 +249,9 @@ class SystemService:
     def _cluster(self) -> str:
         """Name of the cluster; "" = this server stands alone."""
         routes = self._server.routes
-        return routes.mesh.cluster_name if routes is not None else ""
+        gateway = self._context.options.gateway
+        alone = gateway.name if gateway is not None else ""
+        return routes.mesh.cluster_name if routes is not None else alone
 
     def _server_page(self, name: str) -> Callable[[bytes, bytes, Sink | None], Page | Steps]:
         def make(subject: bytes, payload: bytes, origin: Sink | None) -> Page | Steps:
@@ -404,6 +406,11 @@ class SystemService:
             self._publish_connections_soon()
         else:
             self.elsewhere.forget(server_id)
+
+    def gateways_changed(self) -> None:
+        """A link to another cluster came or went: servers there learn of this one."""
+        self._publish_event(f"$SYS.SERVER.{self._context.server_id}.STATSZ", self.statsz)
+        self._publish_connections_soon()
 
     def _publish_connections_soon(self) -> None:
         """Tells a new server the counts of all accounts, without waiting for the interval. Its interest

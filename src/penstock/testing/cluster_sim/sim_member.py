@@ -141,7 +141,7 @@ class SimMember:
         self.mesh = Mesh(
             settings,
             self,
-            AccountInterests(self.accounts, serves_leafs=False),
+            AccountInterests(self.accounts, counts_remote=False),
             network.clock_ns,
             server_id=self._server_id,
             server_name=f"server-{number}",
@@ -271,6 +271,12 @@ class SimMember:
 
     def urls_changed(self) -> None:
         """Clients' URLs are read when the run is over."""
+
+    def gateway_lines(self) -> list[bytes]:
+        return []
+
+    def heard_of_gateway(self, info: RouteInfo) -> bool:
+        return False
 
     def peer_changed(self, server_id: str, *, is_here: bool) -> None:
         self.peers_here += 1 if is_here else -1

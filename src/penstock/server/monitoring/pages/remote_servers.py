@@ -1,4 +1,4 @@
-"""routez, leafz, gatewayz: connections to other servers. There are no gateways."""
+"""routez, leafz: connections to other servers of the cluster, and to leaf nodes and hubs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RemotesOptions(PageOptions, frozen=True, kw_only=True):
-    """Options of the three pages; those about gateways have no effect."""
+    """Options of routez, leafz and gatewayz."""
 
     subscriptions: bool = False
     subscriptions_detail: bool = False
@@ -154,8 +154,3 @@ def _leaf(session: LeafSession, options: RemotesOptions) -> Page:
             subject.decode("utf-8", "replace") for _, subject, *_ in session.sink.interest()
         ]
     return {name: value for name, value in page.items() if value is not None}
-
-
-def gatewayz(server: MonitoredServer, options: RemotesOptions) -> Page:
-    """Gateways to other clusters: none."""
-    return header(server) | {"outbound_gateways": {}, "inbound_gateways": {}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.server.monitoring.pages import accounts, connz, healthz, jsz, remote_servers, subsz
+from penstock.server.monitoring.pages import accounts, connz, gatewayz, healthz, jsz, remote_servers, subsz
 from penstock.server.monitoring.pages import varz as general
 from penstock.server.monitoring.pages.page_options import Page, PageOptions, Steps
 
@@ -29,7 +29,7 @@ PAGES: dict[str, PageEntry] = {
     "healthz": PageEntry(healthz.HealthzOptions, healthz.healthz),
     "leafz": PageEntry(remote_servers.RemotesOptions, remote_servers.leafz),
     "routez": PageEntry(remote_servers.RemotesOptions, remote_servers.routez),
-    "gatewayz": PageEntry(remote_servers.RemotesOptions, remote_servers.gatewayz),
+    "gatewayz": PageEntry(remote_servers.RemotesOptions, gatewayz.gatewayz),
 }
 
 

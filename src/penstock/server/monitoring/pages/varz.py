@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from penstock.server.server_identity import PROTOCOL, RUNTIME, VERSION
 
 if TYPE_CHECKING:
     from penstock.server.config.leaf_options import LeafRemoteOptions
+    from penstock.server.links.gateway_server import GatewayServer
     from penstock.server.links.route_session import RouteSession
     from penstock.server.monitoring.monitored_server import MonitoredServer
 
@@ -77,7 +79,7 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "max_payload": settings.max_payload,
         "max_pending": settings.max_pending,
         "cluster": _cluster(server),
-        "gateway": {},
+        "gateway": _gateway(server),
         "leaf": _leafnodes(server),
         "mqtt": {},
         "websocket": server.websockets.shown() if server.websockets is not None else {},
@@ -100,7 +102,8 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "leafnodes": len(server.leafs.sessions) if server.leafs is not None else 0,
         **_messages(sums, routed(server)),
         "slow_consumers": totals.slow_consumers
-        + (server.routes.slow_peers if server.routes is not None else 0),
+        + (server.routes.slow_peers if server.routes is not None else 0)
+        + (server.gateways.slow_peers if server.gateways is not None else 0),
         "stale_connections": totals.stale_connections,
         "stalled_clients": server.stalled_clients,
         "subscriptions": num_subscriptions(server),
@@ -112,7 +115,8 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "proxies": _proxies(settings.trusted_proxies),
         "metadata": dict(settings.server_metadata) or None,
         "slow_consumer_stats": _by_kind(totals.slow_consumers)
-        | ({"routes": server.routes.slow_peers} if server.routes is not None else {}),
+        | ({"routes": server.routes.slow_peers} if server.routes is not None else {})
+        | ({"gateways": server.gateways.slow_peers} if server.gateways is not None else {}),
         "stale_connection_stats": _by_kind(totals.stale_connections),
         # Disk access is not queued by a semaphore as in the official server.
         "disk_io_wait_stats": {"waiters": 0, "waits": 0, "wait_time": 0, "max_wait_time": 0},
@@ -122,7 +126,7 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
 
 def routed(server: MonitoredServer) -> TrafficCounters:
     """Traffic with other servers since the start."""
-    found = [part.traffic() for part in (server.routes, server.leafs) if part is not None]
+    found = [part.traffic() for part in (server.routes, server.leafs, server.gateways) if part is not None]
     return TrafficCounters(*(sum(parts) for parts in zip(TrafficCounters(0, 0, 0, 0), *found, strict=True)))
 
 
@@ -147,6 +151,31 @@ def _cluster(server: MonitoredServer) -> Page:
         "tls_required": options.tls is not None or None,
         "tls_verify": options.tls is not None or None,
         "pool_size": routes.mesh.settings.pool_size,
+        "write_deadline": options.write_deadline_ns or None,
+        "write_timeout": options.write_timeout if options.write_timeout != "default" else None,
+    }
+    return {name: value for name, value in page.items() if value is not None}
+
+
+def _gateway(server: MonitoredServer) -> Page:
+    """Options of gateways, and the clusters that are known; {} without them."""
+    options = server.context.options.gateway
+    if options is None or server.gateways is None:
+        return {}
+    remotes = server.gateways.gateways.remotes.values()
+    page: Page = {
+        "name": options.name,
+        "host": options.host,
+        "port": server.gateways.port,
+        "auth_timeout": options.auth_timeout_ns / _NS,
+        "tls_timeout": options.tls.timeout_ns / _NS if options.tls is not None else 2,
+        "tls_required": options.tls is not None or None,
+        "tls_verify": options.tls is not None or None,
+        "advertise": options.advertise or None,
+        "connect_retries": options.connect_retries or None,
+        "gateways": [{"name": one.name, "urls": [str(url) for url in one.addresses]} for one in remotes]
+        or None,
+        "reject_unknown": options.reject_unknown,
         "write_deadline": options.write_deadline_ns or None,
         "write_timeout": options.write_timeout if options.write_timeout != "default" else None,
     }
@@ -229,9 +258,28 @@ def statsz(server: MonitoredServer) -> Page:
     if server.routes is not None:
         page["active_servers"] = 1 + len(server.routes.mesh.peers)
         page["routes"] = [_route_stat(session) for session in server.routes.sessions]
+    if server.gateways is not None:
+        page["gateways"] = _gateway_stats(server.gateways)
     if server.jetstream is not None:
         page["jetstream"] = jetstream_var(server)
     return page
+
+
+def _gateway_stats(gateways: GatewayServer) -> list[Page]:
+    found: list[Page] = []
+    inbound = Counter(link.cluster for link in gateways.gateways.inbound)
+    for link in gateways.gateways.links:
+        sink = link.sink
+        found.append(
+            {
+                "gwid": link.cid,
+                "name": link.cluster,
+                "sent": {"msgs": sink.out_msgs, "bytes": sink.out_bytes},
+                "received": {"msgs": sink.in_msgs, "bytes": sink.in_bytes},
+                "inbound_connections": inbound[link.cluster],
+            }
+        )
+    return found
 
 
 def _route_stat(session: RouteSession) -> Page:
