@@ -63,7 +63,7 @@ def interest_goes_over_every_link(patch: pytest.MonkeyPatch) -> None:
     def carriers(self: Mesh, account: str) -> Iterator[RouteLink]:
         yield from (link for link in self.links if link.account in ("", account))
 
-    patch.setattr(Mesh, "_carriers", carriers)
+    patch.setattr(Mesh, "carriers", carriers)
 
 
 def late_links_learn_nothing(patch: pytest.MonkeyPatch) -> None:

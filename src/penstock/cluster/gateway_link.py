@@ -135,7 +135,7 @@ class GatewayLink(PeerLink):
             assert self.address is not None
             self.send(gateways.connect_line(self.address))
             self.send(gateways.info().line())
-            self.remote.note_urls(info.gateway_urls or ())
+            self.remote.renew_urls(info.gateway_urls or ())
         self.state = LinkState.REGISTERED
         self.parser.widen()
         self.wire.registered()
@@ -169,7 +169,7 @@ class GatewayLink(PeerLink):
         elif info.gateway_cmd:
             self.gateways.log_debug(self, f"Received unknown command {info.gateway_cmd}")
         else:
-            self.remote.note_urls(info.gateway_urls or ())
+            self.remote.renew_urls(info.gateway_urls or ())
             self.gateways.tell_cluster(self.remote)
 
     def _on_command(self, info: GatewayInfo) -> None:

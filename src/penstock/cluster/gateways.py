@@ -41,6 +41,7 @@ DIAL_DELAY_S = 1.0
 DIAL_DELAY_MAX_S = 30.0
 EXPIRE_S = 1.0
 URLS_MAX = 1000
+CLUSTERS_MAX = 1000
 
 
 class GatewayRemoteSettings(Protocol):
@@ -135,8 +136,13 @@ class GatewayRemote:
         """All, each once."""
         return list(dict.fromkeys((*self.configured, *self.learnt)))
 
+    def renew_urls(self, urls: Iterable[str]) -> None:
+        """The cluster's servers have these addresses, host:port, and no others."""
+        self.learnt.clear()
+        self.note_urls(urls)
+
     def note_urls(self, urls: Iterable[str]) -> None:
-        """The cluster's servers have these addresses, host:port."""
+        """The cluster's servers have these addresses as well, host:port."""
         for url in urls:
             host, _, port = url.rpartition(":")
             if host and port.isdigit() and 0 < int(port) < 65536 and len(self.learnt) < URLS_MAX:
@@ -413,7 +419,7 @@ class Gateways:
         if remote is None:
             for local in self._interests.local.values():
                 local.disconnect_leaf(link.sink)
-        elif remote.link is link:
+        elif remote.link is link or remote.link is None:  # None: it ended before it was open
             remote.link = None
             self.replies.left(remote.hash.encode(), link.sink)
             if not remote.is_gone and not self._is_closing:
@@ -429,7 +435,7 @@ class Gateways:
             return
         remote = self.remotes.get(cluster)
         if remote is None:
-            if self.settings.reject_unknown:
+            if self.settings.reject_unknown or len(self.remotes) >= CLUSTERS_MAX:
                 return
             remote = GatewayRemote(cluster, ())
             remote.note_urls(urls)

@@ -48,7 +48,7 @@ class GatewayServer(LinkServer[GatewaySession]):
         interests: what they announce.
         tick: ends of ticks.
         mesh: callable() -> the routes of this server; None = it stands alone.
-        changed: called when a link was registered, or is gone.
+        changed: callable(names of clusters with a link): a link was registered, or is gone.
     """
 
     kind = "gateway"
@@ -61,11 +61,12 @@ class GatewayServer(LinkServer[GatewaySession]):
         tick: Tick,
         *,
         mesh: Callable[[], Mesh | None],
-        changed: Callable[[], object],
+        changed: Callable[[set[str]], object],
     ) -> None:
         super().__init__(context, accounts, interests, tick, bounds_of(context.options))
         self._mesh = mesh
         self._on_change = changed
+        self._reachable = ""  # the address of this machine for others, once it was needed
         self._contexts: dict[str, Contexts] = _contexts_of(context.options)
         self.gateways = Gateways(
             settings_of(context.options),
@@ -112,7 +113,9 @@ class GatewayServer(LinkServer[GatewaySession]):
         if options.advertise:
             host, port = host_and_port("gateway.advertise", options.advertise)
             return host, port or self.port
-        return reachable(options.host)[0], self.port
+        if not self._reachable:
+            self._reachable = reachable(options.host)[0]
+        return self._reachable, self.port
 
     def session_of(self, cid: int) -> GatewaySession | None:
         """The connection with this number."""
@@ -204,7 +207,7 @@ class GatewayServer(LinkServer[GatewaySession]):
         return any(link.remote is not None and link.remote.server_name == name for link in peers)
 
     def changed(self) -> None:
-        self._on_change()
+        self._on_change({link.cluster for link in self.gateways.links})
 
     # -- connections
 

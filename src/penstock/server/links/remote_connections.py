@@ -14,6 +14,7 @@ import msgspec
 
 class _Server(msgspec.Struct):
     id: str = ""
+    cluster: str = ""
 
 
 class _Counts(msgspec.Struct):
@@ -32,6 +33,7 @@ class RemoteConnections:
     def __init__(self, own_id: str) -> None:
         self._own_id = own_id
         self._counts: dict[str, dict[str, int]] = {}
+        self._clusters: dict[str, str] = {}  # of servers
 
     def note(self, payload: bytes) -> list[str]:
         """Notes an event of a server; returns the accounts that have more connections than before."""
@@ -41,6 +43,7 @@ class RemoteConnections:
             return []
         if stat.server.id == self._own_id or not stat.server.id:
             return []
+        self._clusters[stat.server.id] = stat.server.cluster
         before = self._counts.get(stat.acc, {}).get(stat.server.id, 0)
         if stat.conns > 0:
             self._counts.setdefault(stat.acc, {})[stat.server.id] = stat.conns
@@ -50,8 +53,15 @@ class RemoteConnections:
 
     def forget(self, server_id: str) -> None:
         """The server is gone."""
+        self._clusters.pop(server_id, None)
         for counts in self._counts.values():
             counts.pop(server_id, None)
+
+    def keep_clusters(self, names: set[str]) -> None:
+        """The servers of all other clusters are out of reach."""
+        for server_id, cluster in tuple(self._clusters.items()):
+            if cluster not in names:
+                self.forget(server_id)
 
     def count(self, account: str) -> int:
         """Connections of the account on all other servers."""

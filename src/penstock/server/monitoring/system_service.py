@@ -407,8 +407,10 @@ class SystemService:
         else:
             self.elsewhere.forget(server_id)
 
-    def gateways_changed(self) -> None:
-        """A link to another cluster came or went: servers there learn of this one."""
+    def gateways_changed(self, clusters: set[str]) -> None:
+        """A link to another cluster came or went: servers there learn of this one. clusters: those with a
+        link."""
+        self.elsewhere.keep_clusters({self._cluster(), *clusters})
         self._publish_event(f"$SYS.SERVER.{self._context.server_id}.STATSZ", self.statsz)
         self._publish_connections_soon()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -266,17 +265,20 @@ def statsz(server: MonitoredServer) -> Page:
 
 
 def _gateway_stats(gateways: GatewayServer) -> list[Page]:
+    """One entry for each cluster that this server has dialled."""
     found: list[Page] = []
-    inbound = Counter(link.cluster for link in gateways.gateways.inbound)
-    for link in gateways.gateways.links:
-        sink = link.sink
+    for link in gateways.gateways.outbound:
+        inbound = [one.sink for one in gateways.gateways.inbound if one.cluster == link.cluster]
         found.append(
             {
                 "gwid": link.cid,
                 "name": link.cluster,
-                "sent": {"msgs": sink.out_msgs, "bytes": sink.out_bytes},
-                "received": {"msgs": sink.in_msgs, "bytes": sink.in_bytes},
-                "inbound_connections": inbound[link.cluster],
+                "sent": {"msgs": link.sink.out_msgs, "bytes": link.sink.out_bytes},
+                "received": {
+                    "msgs": sum(one.in_msgs for one in inbound),
+                    "bytes": sum(one.in_bytes for one in inbound),
+                },
+                "inbound_connections": len(inbound),
             }
         )
     return found
