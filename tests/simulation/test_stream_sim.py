@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from penstock.testing.stream_sim.stream_run import run_stream_seed
-from tests.simulation.stream_bugs import STREAM_BUGS, Plant
+from tests.simulation.replicated_stream_bugs import REPLICATED_STREAM_BUGS, Plant
 
 CHUNK = 6
 
@@ -31,7 +31,9 @@ def test_fresh_seeds_of_replicated_streams_pass() -> None:
         check_seed(seed)
 
 
-@pytest.mark.parametrize(("plant", "hint"), STREAM_BUGS, ids=[plant.__name__ for plant, _ in STREAM_BUGS])
+@pytest.mark.parametrize(
+    ("plant", "hint"), REPLICATED_STREAM_BUGS, ids=[plant.__name__ for plant, _ in REPLICATED_STREAM_BUGS]
+)
 def test_a_bug_planted_in_replicated_streams_fails_a_seed(
     plant: Plant, hint: int, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
 ) -> None:

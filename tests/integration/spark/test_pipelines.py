@@ -165,7 +165,7 @@ def test_an_archive_is_replayed_once_and_in_order_however_often(
     rows = found.orderBy("seq").collect()
     assert [int(row.data) for row in rows] == [n for n in range(30) if n % 3 != 2]
     assert rows[1].subject == f"{target}.2"
-    assert rows[1].headers["Penstock-FilledStream"] == [f"{origin.name}:2"]
+    assert rows[1].headers["Penstock-Origin"] == [f"{origin.name}:2"]
     assert rows[1].headers["Kind"] == ["test"]
 
 

@@ -1,0 +1,190 @@
+"""Bugs planted in replicated streams, each with a seed of the simulation that finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.errors import JetStreamApiError, StoreError
+from penstock.jetstream import containment, replicated_stream
+from penstock.jetstream.consumer.standby import StandbyConsumer
+from penstock.jetstream.consumer_registry import ConsumerRegistry
+from penstock.jetstream.group_commands import GroupCommands
+from penstock.jetstream.replicated_stream import ReplicatedStream
+from penstock.jetstream.replicated_streams import ReplicatedStreams
+from penstock.jetstream.stream import replica_state
+from penstock.jetstream.stream.atomic_batches import AtomicBatches
+from penstock.jetstream.stream.effects import StreamEffects
+from penstock.jetstream.stream.stream_replica import StreamReplica
+from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.raft.raft_replica import Role
+from penstock.testing.stream_sim.stream_server import StreamServer
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def confirms_acks_before_their_commit(patch: pytest.MonkeyPatch) -> None:
+    """An ack is confirmed when its record is proposed."""
+    when_committed = GroupCommands.when_committed
+
+    def wrong(self: GroupCommands, call: Callable[[], object]) -> None:
+        if isinstance(call, partial) and call.func.__name__ == "_committed":
+            call()
+        else:
+            when_committed(self, call)
+
+    patch.setattr(GroupCommands, "when_committed", wrong)
+
+
+def answers_reads_without_asking_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """A leader that was deposed answers from what it has."""
+    patch.setattr(GroupCommands, "when_confirmed", GroupCommands.when_committed)
+
+
+def releases_effects_on_followers(patch: pytest.MonkeyPatch) -> None:
+    """Followers send pub acks, too."""
+    patch.setattr(StreamEffects, "drop", lambda self: None)
+
+
+def forgets_what_consumers_delivered(patch: pytest.MonkeyPatch) -> None:
+    """A new leader's consumers begin at their start."""
+    take_over = ConsumerRegistry.take_over
+
+    def wrong(self: ConsumerRegistry, stream: StreamReplica, standby: StandbyConsumer, now: int) -> Any:
+        return take_over(self, stream, StandbyConsumer(standby.meta), now)
+
+    patch.setattr(ConsumerRegistry, "take_over", wrong)
+
+
+def records_no_progress_of_consumers(patch: pytest.MonkeyPatch) -> None:
+    """What consumers deliver and what is acked stays on the leader."""
+    patch.setattr(StreamReplica, "is_recorded", property(lambda self: False))
+
+
+def keeps_consumers_when_it_steps_down(patch: pytest.MonkeyPatch) -> None:
+    """A leader that leads again goes on with the consumers that it had before."""
+    step_down = ReplicatedStream._step_down
+
+    def wrong(self: ReplicatedStream) -> None:
+        kept = dict(self.stream.consumers)
+        self.stream.consumers.clear()
+        step_down(self)
+        self.stream.consumers.update(kept)
+
+    patch.setattr(ReplicatedStream, "_step_down", wrong)
+
+
+def leaves_ids_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """A replica that is restored knows no message ids."""
+    rest = replica_state._restore_rest
+
+    def wrong(stream: StreamReplica, state: replica_state.ReplicaState) -> None:
+        rest(stream, state)
+        ids = MessageIds(stream.config.duplicate_window)
+        stream.restore(ids, state.now, state.refuse_all, state.bytes_end, state.batch_limits)
+
+    patch.setattr(replica_state, "_restore_rest", wrong)
+
+
+def leaves_open_batches_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """A replica that is restored has no open atomic batches."""
+    patch.setattr(AtomicBatches, "restore", lambda self, batches, check_at, bytes_max: None)
+
+
+def leaves_a_message_out_of_chunks(patch: pytest.MonkeyPatch) -> None:
+    """A chunk lacks its last message."""
+    chunks_of = replica_state.chunks_of
+
+    def wrong(stream: StreamReplica, chunk_seqs: int) -> Iterator[bytes]:
+        for chunk in chunks_of(stream, chunk_seqs):
+            at = last = 0
+            while at < len(chunk):
+                last = at
+                _, _, *sizes = replica_state._MESSAGE.unpack_from(chunk, at)
+                at += replica_state._MESSAGE.size + sum(sizes)
+            yield chunk[:last] or chunk
+
+    patch.setattr(replica_state, "chunks_of", wrong)
+
+
+def applies_the_last_entry_of_a_checkpoint_again(patch: pytest.MonkeyPatch) -> None:
+    """A restored replica counts itself one entry behind what it has."""
+    restore = ReplicatedStreams.restore
+
+    def wrong(self: ReplicatedStreams, manifest: Any, chunk_of: Any, index: int, term: int, port: Any) -> Any:
+        return restore(self, manifest, chunk_of, index - 1, term, port)
+
+    patch.setattr(ReplicatedStreams, "restore", wrong)
+    taken = StreamServer.compact
+
+    def keeps_more(self: StreamServer, name: str, keep: int, now: int) -> None:
+        taken(self, name, keep + 5, now)
+
+    patch.setattr(StreamServer, "compact", keeps_more)
+
+
+def drops_what_the_group_does_not_take(patch: pytest.MonkeyPatch) -> None:
+    """An entry that is refused because too much is not committed is forgotten."""
+    flush = GroupCommands.flush
+
+    def wrong(self: GroupCommands) -> bool:
+        if not flush(self):
+            self._drop_buffered()
+        return True
+
+    patch.setattr(GroupCommands, "flush", wrong)
+
+
+def leads_before_it_has_applied_everything(patch: pytest.MonkeyPatch) -> None:
+    """A leader serves from the moment at which it is elected."""
+    ready = StreamServer._ready
+
+    def wrong(self: StreamServer, now: int) -> Any:
+        work = ready(self, now)
+        for name, group in self.groups.items():
+            if group.role is Role.LEADER and not self.leads(name):
+                self._terms[name] = group.term
+                self.replicas[name].role_changed(leads=True, term=group.term)
+        return work
+
+    patch.setattr(StreamServer, "_ready", wrong)
+
+
+def skips_large_entries_on_followers(patch: pytest.MonkeyPatch) -> None:
+    """A follower does not apply entries of more than two commands."""
+    apply = ReplicatedStream._apply
+
+    def wrong(self: ReplicatedStream, entry: bytes, flight: Any) -> None:
+        commands = list(replicated_stream.split(entry))
+        if not self.is_serving and len(commands) > 2:
+            return
+        apply(self, entry, flight)
+
+    patch.setattr(ReplicatedStream, "_apply", wrong)
+
+
+def sets_the_stream_aside_when_the_leadership_ends(patch: pytest.MonkeyPatch) -> None:
+    """A purge that loses its leader in the middle counts as an unexpected failure of the stream."""
+    patch.setattr(containment, "FORESEEN", (JetStreamApiError, StoreError))
+
+
+REPLICATED_STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
+    (confirms_acks_before_their_commit, 1),
+    (answers_reads_without_asking_a_majority, 2),
+    (releases_effects_on_followers, 1),
+    (forgets_what_consumers_delivered, 1),
+    (records_no_progress_of_consumers, 1),
+    (keeps_consumers_when_it_steps_down, 1),
+    (leaves_ids_out_of_checkpoints, 1),
+    (leaves_open_batches_out_of_checkpoints, 1),
+    (leaves_a_message_out_of_chunks, 1),
+    (applies_the_last_entry_of_a_checkpoint_again, 1),
+    (drops_what_the_group_does_not_take, 14),
+    (leads_before_it_has_applied_everything, 1),
+    (skips_large_entries_on_followers, 1),
+    (sets_the_stream_aside_when_the_leadership_ends, 1795451021428),
+)
+"""Each bug with the seed that is tried first."""
