@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,12 +19,25 @@ pytestmark = pytest.mark.feature("cli.commands")
 PROGRAM = [sys.executable, "-c", "import sys; from penstock.cli.main import main; sys.exit(main())"]
 
 
+@contextmanager
+def heeding_interrupts() -> Iterator[None]:
+    """A suite that a shell runs in the background ignores SIGINT, and so would what it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Started:
     """A command in a process, of which lines are read until one says that it is ready."""
 
     def __init__(self, url: str, *words: str) -> None:
         command = [*PROGRAM, *words, "--server", url, "--no-context"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with heeding_interrupts():
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()
 

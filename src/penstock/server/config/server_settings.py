@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from penstock.routing.mapping import SubjectMapping
+from penstock.server.config.gateway_options import GatewayOptions
 from penstock.server.config.server_options import (
     AccountOptions,
     CalloutOptions,
@@ -29,6 +30,7 @@ class ServerSettings(TypedDict, total=False):
     client_advertise: str
     cluster_name: str
     cluster: ClusterOptions | None
+    gateway: GatewayOptions | None
     leafnodes: LeafOptions | None
     default_js_domains: tuple[tuple[str, str], ...]
     http_host: str
