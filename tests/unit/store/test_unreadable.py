@@ -71,6 +71,19 @@ def test_messages_in_a_sector_that_can_not_be_read_are_lost_and_all_others_are_s
     assert got(bench, 101) == "101"
 
 
+def test_the_last_message_of_a_subject_is_the_last_that_can_be_read() -> None:
+    disk = BadSectors()
+    bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
+    for number in range(1, 101):
+        bench.store_messages("s.x" if number in (2, 7) else f"s.{number}", payload=PAYLOAD)
+    disk.bad["1.blk"] = {3}  # 7 is there
+    for filter_subject in ("s.x", "*.x"):
+        answer = bench.api("STREAM.MSG.GET.S", {"last_by_subj": filter_subject})
+        assert answer["message"]["seq"] == 2
+    assert bench.api("STREAM.MSG.GET.S", {"last_by_subj": "s.8"})["error"]["err_code"] == 10037
+    assert bench.api("STREAM.MSG.GET.S", {"last_by_subj": "s.none"})["error"]["err_code"] == 10037
+
+
 def test_a_consumer_is_given_what_can_be_read() -> None:
     disk = BadSectors()
     bench = filled(disk)

@@ -79,7 +79,10 @@ class StreamLog(LogCore):
         """The live message at seq."""
 
     def load_last(self, filter: bytes) -> StoredRecord | None:
-        """The last live message whose subject matches the filter (wildcards allowed; b"" = all)."""
+        """The last live message whose subject matches the filter (wildcards allowed; b"" = all).
+
+        Where the last one proved unreadable, the one before it, if it is among the last 10,000.
+        """
 
     def load_next(self, filter: bytes, seq: int) -> StoredRecord | None:
         """The first live message at or after seq whose subject matches the filter."""

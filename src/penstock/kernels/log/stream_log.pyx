@@ -20,6 +20,7 @@ cdef enum:
     WARM_MAX = 2                    # closed blocks that keep their own copy after they are on disk
     BATCH_SIZE_MAX = 0x40000000     # a batch is in one block, whose offsets have 31 bits
     ALL = 0xFFFFFFFFFFFFFFFF
+    LAST_LOOKS = 10000              # messages that a search for the last readable one looks at: about a millisecond
     TOMBSTONES_MAX = 32768               # of removed messages in a block: adding them to its index takes 10 ms
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
@@ -53,6 +54,22 @@ cdef class StoredRecord:
 
     def __repr__(self):
         return f"StoredRecord(seq={self.seq}, subject={self.subject!r}, {len(self.payload)} bytes)"
+
+
+cdef StoredRecord last_readable(StreamLog log, bytes filter):
+    """The last match, where subjects still have lost messages as their last ones (see _count_lost()). A request waits
+    for it, so it looks at a bounded number of messages."""
+    cdef Record r
+    cdef int left = LAST_LOOKS
+    cdef uint64_t seq = log._previous_live(log.last_seq)
+    while seq and left:
+        left -= 1
+        if log.read(seq, &r) and (
+            not filter or filter_matches(<const char*>filter, len(filter), r.subject, r.subject_len)
+        ):
+            return log._stored(seq)
+        seq = log._previous_live(seq - 1)
+    return None
 
 
 cdef class StreamLog(LogCore):
@@ -130,7 +147,11 @@ cdef class StreamLog(LogCore):
         return self._stored(seq)
 
     def load_last(self, bytes filter not None):
-        return self._stored(self.last_seq_of(filter))
+        cdef uint64_t seq = self.last_seq_of(filter)
+        cdef StoredRecord found = self._stored(seq)
+        if found is None and seq and self.lost:
+            return last_readable(self, filter)
+        return found
 
     def last_seq_of(self, bytes filter not None):
         cdef size_t i, n

@@ -151,8 +151,9 @@ def unpin(sim: Simulator, random: Random) -> None:
     if not records:
         return
     record = random.choice(records)
-    sim.pins.unpinned(record)
+    sim.pins.unpinning(record)
     sim.api(f"CONSUMER.UNPIN.{record.stream}.{record.name}", {"group": pin_checks.GROUP})
+    sim.pins.unpinning_ended(record)
 
 
 def toggle_interest(sim: Simulator, random: Random) -> None:

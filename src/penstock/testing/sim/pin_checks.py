@@ -42,6 +42,7 @@ class Pins:
 
     def __init__(self) -> None:
         self._pins: dict[Ident, SeenPin] = {}
+        self._ending: dict[Ident, SeenPin] = {}  # a request that ends them is in flight
         self._past: set[str] = set()
         self._clients: dict[bytes, str] = {}  # by the inbox of a request
 
@@ -69,6 +70,9 @@ class Pins:
         if pin is not None and pin.id == found:
             require(pin.client == client, "pinned", f"{where}: {client} got a message, {pin} has the pin")
             return
+        ending = self._ending.get(_ident(record)) if pin is None else None
+        if ending is not None and ending.id == found:
+            return  # it left before the request was handled
         require(
             bool(found) and found not in self._past, "pinned", f"{where}: a message has the pin {found!r}"
         )
@@ -77,6 +81,16 @@ class Pins:
         self._past.add(found)
         self._pins[_ident(record)] = SeenPin(found, client, now + record.config["priority_timeout"])
 
+    def unpinning(self, record: ConsumerRecord) -> None:
+        """A request is going to end the pin of a consumer: what it handles afterwards has another pin."""
+        pin = self._pins.pop(_ident(record), None)
+        if pin is not None:
+            self._ending[_ident(record)] = pin
+
+    def unpinning_ended(self, record: ConsumerRecord) -> None:
+        """The request was answered."""
+        self._ending.pop(_ident(record), None)
+
     def unpinned(self, record: ConsumerRecord) -> None:
         """The pin of a consumer ended."""
         self._pins.pop(_ident(record), None)
@@ -84,6 +98,7 @@ class Pins:
     def crashed(self) -> None:
         """The server died, and with it all pins."""
         self._pins.clear()
+        self._ending.clear()
         self._clients.clear()
 
 
