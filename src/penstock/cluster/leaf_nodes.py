@@ -227,8 +227,7 @@ class LeafNodes:
         return connect.line()
 
     def cluster_name(self) -> str:
-        """The name of this server's cluster. A server that stands alone is a cluster of its own towards a
-        hub."""
+        """The name of this server's cluster. A server without a cluster gives its hubs its own name."""
         return self._ports.cluster_name() or (self.server_name if self.remotes else "")
 
     def compression_of(self, remote: LeafRemote | None) -> tuple[str, tuple[int, ...]]:

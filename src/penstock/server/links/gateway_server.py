@@ -47,7 +47,7 @@ class GatewayServer(LinkServer[GatewaySession]):
         accounts: the accounts of the server.
         interests: what they announce.
         tick: ends of ticks.
-        mesh: callable() -> the routes of this server; None = it stands alone.
+        mesh: callable() -> the routes of this server; None = it has none.
         changed: callable(names of clusters with a link): a link was registered, or is gone.
     """
 

@@ -247,7 +247,7 @@ class SystemService:
         return wanted.domain in ("", domain)
 
     def _cluster(self) -> str:
-        """Name of the cluster; "" = this server stands alone."""
+        """Name of the cluster; "" = this server has no cluster."""
         routes = self._server.routes
         gateway = self._context.options.gateway
         alone = gateway.name if gateway is not None else ""

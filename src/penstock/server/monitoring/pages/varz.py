@@ -136,7 +136,7 @@ def _connect_urls(server: MonitoredServer) -> list[str] | None:
 
 
 def _cluster(server: MonitoredServer) -> Page:
-    """Options and state of the cluster; {} for a server that stands alone."""
+    """Options and state of the cluster; {} for a server without one."""
     options, routes = server.context.options.cluster, server.routes
     if options is None or routes is None:
         return {}
