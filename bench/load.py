@@ -24,6 +24,7 @@ READ_BYTES = 1 << 20
 CHUNK_MESSAGES = 250
 CHUNK_BYTES_MAX = 256 * 1024
 SILENCE_MAX_S = 30
+CREATE_AGAIN_S = (0.1, 0.5, 1.0)
 SPREAD_FRAMES = 100_000
 CONNECTED_AT_ONCE = 100
 CONNECT = (
@@ -124,7 +125,14 @@ def create_stream(port: int, name: str, subject: str, storage: str = "file", **m
             "max_msg_size": -1,
             **more,
         }
-        control.request(f"$JS.API.STREAM.CREATE.{name}", json.dumps(config).encode())
+        body = json.dumps(config).encode()
+        for seconds in CREATE_AGAIN_S:
+            try:
+                control.request(f"$JS.API.STREAM.CREATE.{name}", body)
+                return
+            except LoadError:  # the official server may still remove the files of the deleted stream
+                time.sleep(seconds)
+        control.request(f"$JS.API.STREAM.CREATE.{name}", body)
 
 
 def await_interest(near: Wire, far: Wire) -> None:
