@@ -81,6 +81,10 @@ class EngineHarness:
         self.index.insert(SinkSubscription(ServiceSink(hear), subject))
         return heard
 
+    def send(self, subject: str, reply: bytes = b"", header: bytes = b"", payload: bytes = b"") -> None:
+        """Publishes a message, without a tick."""
+        publish(self.index, subject.encode(), reply, header, payload)
+
     def messages(self, subject: str, body: Any = b"", header: bytes = b"") -> list[Message]:
         """Everything that a request is answered with in its tick, or in those that its slices take."""
         inbox = b"_INBOX.%d" % next(self._inboxes)

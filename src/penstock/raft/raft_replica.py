@@ -304,6 +304,12 @@ class RaftReplica:
         lead.end_transfer_if_due(now)
         lead.heartbeat_if_due(now)
 
+    def stand(self, now: int) -> None:
+        """Stands for election at the next tick, unless this replica may not or hears a leader."""
+        if self.leadership is None and self._may_campaign and not self._hears_leader(now):
+            self.is_quiesced = False
+            self._election_at = now
+
     def propose(self, commands: list[bytes], now: int) -> int:
         """Proposes an entry for each of the commands. Returns the index of the first one; 0 when this replica
         does not lead, hands over, or has too much that is not committed. Whether an entry commits shows when

@@ -125,6 +125,14 @@ class GroupPort(Protocol):
     def step_down(self, to: ReplicaId | None = None) -> bool:
         """Hands the leadership to a voter, by default the one with the longest log. False: impossible."""
 
+    def stand(self) -> None:
+        """Stands for election soon instead of after an election timeout, if this server may and hears no
+        leader: for the preferred member of a new group."""
+
+    def lags(self) -> dict[ReplicaId, int]:
+        """Entries that each other member lacks on its disk, as far as the leader knows. Empty when this
+        server does not lead."""
+
     def change_members(self, kind: ChangeKind, member: ReplicaId) -> ChangeResult:
         """Changes one member; see `penstock.raft.membership`."""
 

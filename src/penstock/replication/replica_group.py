@@ -144,6 +144,17 @@ class ReplicaGroup:
             to = max(up, key=lambda one: lead.peers[one].match)
         return self._node.touch(self).transfer(to, self._node.clock())
 
+    def stand(self) -> None:
+        if not self.is_stopped:
+            self._node.touch(self).stand(self._node.clock())
+
+    def lags(self) -> dict[ReplicaId, int]:
+        lead = self.replica.leadership
+        if self.is_stopped or lead is None:
+            return {}
+        last = self.replica.log.last_index
+        return {name: last - peer.match for name, peer in lead.peers.items()}
+
     def change_members(self, kind: ChangeKind, member: ReplicaId) -> ChangeResult:
         if self.is_stopped:
             return ChangeResult.NOT_LEADING

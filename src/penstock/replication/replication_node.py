@@ -213,19 +213,22 @@ class ReplicationNode:
         self._wake()
         return group
 
-    def remove_group(self, name: str) -> None:
-        """Forgets a group and its part of the log, for good. Removing one that is not there does nothing."""
+    def remove_group(self, name: str, gone: Callable[[], None] = lambda: None) -> None:
+        """Forgets a group and its part of the log, for good; calls `gone` when that is on disk. Removing one
+        that is not there does nothing else."""
         group = self._groups.pop(name, None)
         if group is not None:
             group.stop()
             self._host.remove(name)
         elif name not in self._stored and name not in self.failed_groups:
+            gone()
             return
         self._stored.pop(name, None)
         self.failed_groups.pop(name, None)
         self._recovering.discard(name)
         self._memberships.pop(name, None)
         self._staged.append(RemoveGroup(name))
+        self._waiting.append(lambda: faults.contain(gone, _end_failed))
         self._wake()
 
     def set_groups_known(self) -> None:
@@ -502,7 +505,7 @@ class ReplicationNode:
             faults.contain(group.owner.failed, _end_failed, error)
 
 
-def _end_failed(error: Exception, _: object) -> None:
+def _end_failed(error: Exception, *_: object) -> None:
     faults.note("end of a replicated group", error)
 
 

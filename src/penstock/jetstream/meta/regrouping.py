@@ -180,6 +180,10 @@ def settled(stream: StreamAssignment) -> StreamAssignment:
     desired = stream.desired
     assert desired is not None
     preferred = stream.group.preferred if stream.group.preferred in desired.peers else ""
-    group = structs.replace(stream.group, peers=desired.peers, cluster=desired.cluster, preferred=preferred)
+    # A server that has lost the stream and gets it again must not begin its group a second time.
+    founders = stream.group.founders if set(desired.peers) == set(stream.group.peers) else ()
+    group = structs.replace(
+        stream.group, peers=desired.peers, cluster=desired.cluster, preferred=preferred, founders=founders
+    )
     left = set(merged(stream.leaving, stream.hosts)) - set(desired.peers)
     return structs.replace(stream, group=group, desired=None, leaving=tuple(sorted(left)))

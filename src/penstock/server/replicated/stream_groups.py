@@ -1,0 +1,195 @@
+"""All stream groups of this server, of all accounts.
+
+A group is known to consensus by a name that its stream keeps as long as it exists, whatever its assignment
+calls the group (that changes when the stream is scaled): cluster, incarnation, account and stream. So a
+server that starts can say what it has on disk before it knows any assignment.
+
+Invariant: only close(remove=True) removes anything. Groups of the log that are not open do nothing, and
+keep their data (`unclaimed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from penstock.errors import MisuseError
+from penstock.jetstream.engine import JetStreamEngine
+from penstock.jetstream.meta.assignments import StreamAssignment
+from penstock.jetstream.meta.desired_state import StoredStream
+from penstock.raft.membership import Membership
+from penstock.raft.raft_messages import ReplicaId
+from penstock.replication.replication_node import ReplicationNode
+from penstock.server.replicated.stream_group_owner import GroupWatcher, StreamGroup
+
+_PREFIX = "S"
+STAND_NS = 1_000_000_000
+"""So long the preferred member of a new group stands for election at each tick: the others may not have
+opened the group yet."""
+
+StreamKey = tuple[str, str]
+"""Account and name of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGroupPorts:
+    """What the stream groups use of their server.
+
+    engine_of: the engine of an account. cluster_id: of the meta state, "" while there is none.
+    """
+
+    node: ReplicationNode
+    engine_of: Callable[[str], JetStreamEngine]
+    cluster_id: Callable[[], str]
+
+
+class StreamGroups:
+    """See the module. watcher: learns of roles, members and failures."""
+
+    def __init__(self, ports: StreamGroupPorts, watcher: GroupWatcher) -> None:
+        self._ports = ports
+        self._watcher = watcher
+        self._groups: dict[StreamKey, StreamGroup] = {}
+        self._standing: dict[StreamKey, int] = {}  # until when a preferred member stands for election
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Mapping[StreamKey, StreamGroup]:
+        """The open groups by account and stream, those that have failed here among them."""
+        return MappingProxyType(self._groups)
+
+    def find(self, account: str, stream: str) -> StreamGroup | None:
+        """The open group of a stream."""
+        return self._groups.get((account, stream))
+
+    @property
+    def unclaimed(self) -> list[StoredStream]:
+        """Streams whose groups are on this server's disk and not open. Their `group` is ""."""
+        found = (stored_of(name) for name in self._ports.node.unopened_groups)
+        return [one for one in found if one is not None]
+
+    @property
+    def stored(self) -> list[StoredStream]:
+        """All streams on this server's disk: the open ones, and the unclaimed."""
+        return [_stored(one) for one in self._groups.values()] + self.unclaimed
+
+    # --- opening and closing ---------------------------------------------------------------------
+
+    def open(self, assignment: StreamAssignment, member_of: Callable[[str], ReplicaId]) -> StreamGroup:
+        """Opens the group of a stream that this server is to have: continues with what is on disk, else
+        begins it (this server is a founder), else joins it with an empty state. A group that is open gets the
+        assignment.
+
+        Args:
+            member_of: a peer's id to its name as a member.
+
+        Raises MisuseError while another stream of this name is open here: close it first.
+        """
+        key = (assignment.account, assignment.name)
+        name = group_name(self._ports.cluster_id(), assignment)
+        present = self._groups.get(key)
+        if present is not None:
+            if present.name != name:
+                raise MisuseError(f"stream {assignment.name!r} is open as {present.name!r}; close it first")
+            present.reassign(assignment)
+            return present
+        return self._open(key, name, assignment, member_of)
+
+    def _open(
+        self,
+        key: StreamKey,
+        name: str,
+        assignment: StreamAssignment,
+        member_of: Callable[[str], ReplicaId],
+    ) -> StreamGroup:
+        node = self._ports.node
+        group = StreamGroup(name, assignment, self._ports.engine_of(assignment.account), self._watcher)
+        self._groups[key] = group
+        founders = assignment.group.founders if node.name in assignment.group.founders else ()
+        is_new = name not in node.unopened_groups
+        try:
+            if is_new:
+                group.begin(node.create_group(name, Membership(tuple(sorted(founders))), group))
+            else:
+                group.begin(node.open_group(name, group))
+        except Exception as error:  # noqa: BLE001  # costs this group
+            group.failed(error)
+            return group
+        preferred = assignment.group.preferred or next(iter(assignment.group.peers), "")
+        if is_new and founders and preferred and member_of(preferred) == node.name:
+            group.port.stand()
+            self._standing[key] = node.clock() + STAND_NS
+        return group
+
+    def close(
+        self,
+        account: str,
+        stream: str,
+        *,
+        remove: bool,
+        gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Ends a stream's group on this server. remove: its part of the log and its files go, too, and `gone`
+        is called when they are gone for good. Without remove they stay for the next start. Closing one that
+        is not open does nothing but call `gone`."""
+        key = (account, stream)
+        group = self._groups.pop(key, None)
+        self._standing.pop(key, None)
+        if group is None:
+            gone()
+            return
+        group.close()
+        if remove:
+            self._ports.node.remove_group(group.name, gone)
+
+    def remove_unclaimed(self, stored: StoredStream, gone: Callable[[], None]) -> None:
+        """Removes an unclaimed stream for good."""
+        self._ports.node.remove_group(stored_name(stored), gone)
+
+    # --- time --------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Does what is due. Call it every 50 ms or so."""
+        now = self._ports.node.clock()
+        for key, until in list(self._standing.items()):
+            group = self._groups[key]
+            if now >= until or group.failure or group.port.leader is not None:
+                del self._standing[key]
+            else:
+                group.port.stand()
+
+
+def group_name(cluster_id: str, assignment: StreamAssignment) -> str:
+    """The name under which the members of a stream's group know it. A stream that was adopted keeps the one
+    that it had."""
+    cluster, incarnation = cluster_id, assignment.incarnation
+    if assignment.adopted is not None and assignment.adopted[0]:
+        cluster, incarnation = assignment.adopted
+    return f"{_PREFIX}/{cluster}/{incarnation}/{assignment.account}/{assignment.name}"
+
+
+def stored_of(name: str) -> StoredStream | None:
+    """The stream of a group with this name; None for a group of another kind."""
+    parts = name.split("/", 3)
+    if len(parts) != 4 or parts[0] != _PREFIX or not parts[2].isdecimal():
+        return None
+    account, _, stream = parts[3].rpartition("/")
+    return StoredStream(
+        account=account, name=stream, cluster_id=parts[1], incarnation=int(parts[2]), group=""
+    )
+
+
+def stored_name(stored: StoredStream) -> str:
+    """The name of the group of a stored stream."""
+    return f"{_PREFIX}/{stored.cluster_id}/{stored.incarnation}/{stored.account}/{stored.name}"
+
+
+def _stored(group: StreamGroup) -> StoredStream:
+    about = stored_of(group.name)
+    assert about is not None
+    return StoredStream(
+        account=about.account, name=about.name, cluster_id=about.cluster_id, incarnation=about.incarnation,
+        group=group.assignment.group.name,
+    )  # fmt: skip

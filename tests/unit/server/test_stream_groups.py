@@ -1,0 +1,175 @@
+"""Stream groups of servers: opening, serving, failing and closing them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import MisuseError
+from penstock.server.replicated.stream_groups import group_name, stored_name, stored_of
+from tests.support.stream_group_servers import ACCOUNT, StreamServers, assigned
+
+
+@pytest.fixture
+def servers() -> StreamServers:
+    servers = StreamServers()
+    servers.begin(assigned())
+    return servers
+
+
+def test_the_preferred_member_leads_a_new_group_at_once(servers: StreamServers) -> None:
+    assert servers.leader() is servers["a"]
+    assert all(one.stream().leader == "a.d" and one.stream().is_current for one in servers.streams.values())
+    assert servers["a"].stream().lags == {"b.d": 0, "c.d": 0}
+    assert servers["b"].stream().lags == {}
+
+
+def test_a_group_of_one_serves_at_once() -> None:
+    servers = StreamServers("a")
+    servers.begin(assigned(servers="a"))
+    assert servers.request(servers["a"], "S.1", b"x")["seq"] == 1
+
+
+def test_a_publish_is_acknowledged_when_a_majority_has_it(servers: StreamServers) -> None:
+    servers["b"].is_slow = servers["c"].is_slow = True
+    heard = servers["a"].engine.listen(b"_ANSWER.x")
+    servers["a"].engine.send("S.1", b"_ANSWER.x", b"", b"x")
+    servers.settle()
+    assert heard == []
+    servers["b"].is_slow = False
+    servers.pass_time(50)
+    assert [payload for _, _, payload in heard] == [b'{"stream":"S","seq":1}']
+
+
+def test_every_replica_has_the_messages(servers: StreamServers) -> None:
+    for number in range(5):
+        assert servers.request(servers.leader(), "S.1", b"%d" % number)["seq"] == number + 1
+    assert [one.replica().stream.log.last_seq for one in servers.streams.values()] == [5, 5, 5]
+
+
+def test_another_member_leads_when_the_leader_is_gone(servers: StreamServers) -> None:
+    servers.request(servers["a"], "S.1", b"x")
+    servers["a"].stop(loses_power=True)
+    for name in "bc":
+        servers[name].node.peer_unlinked("a.d")
+    servers.pass_time(3000)
+    assert servers.leader() is not servers["a"]
+    assert servers.request(servers.leader(), "S.1", b"y")["seq"] == 2
+
+
+def test_a_read_of_a_deposed_leader_is_not_answered(servers: StreamServers) -> None:
+    servers.request(servers["a"], "S.1", b"x")
+    servers.isolate("a")
+    assert servers.answers(servers["a"], "$JS.API.STREAM.INFO.S") == []
+    servers.pass_time(3000)
+    assert servers.leader() is not servers["a"]
+    servers.cut.clear()
+    servers.pass_time(1000)
+    assert servers.request(servers.leader(), "$JS.API.STREAM.INFO.S")["state"]["last_seq"] == 1
+
+
+def test_a_server_continues_with_the_groups_on_its_disk(servers: StreamServers) -> None:
+    servers.request(servers["a"], "S.1", b"x")
+    servers["b"].stop(loses_power=True)
+    servers["b"].start()
+    assert [(one.name, one.incarnation) for one in servers["b"].groups.unclaimed] == [("S", 7)]
+    servers["b"].assign(assigned())
+    servers.link()
+    servers.pass_time(500)
+    assert servers["b"].groups.unclaimed == []
+    assert servers["b"].replica().stream.log.last_seq == 1
+
+
+def test_an_unclaimed_group_takes_no_part_and_keeps_its_data(servers: StreamServers) -> None:
+    servers.request(servers["a"], "S.1", b"x")
+    for _ in range(2):
+        servers["b"].stop()
+        servers["b"].start()
+        servers.link()
+        servers.pass_time(500)
+    [stored] = servers["b"].groups.unclaimed
+    assert (stored.account, stored.cluster_id, stored.group) == (ACCOUNT, "c", "")
+    gone: list[str] = []
+    servers["b"].groups.remove_unclaimed(stored, lambda: gone.append("gone"))
+    servers.settle()
+    assert gone == ["gone"]
+    assert servers["b"].groups.unclaimed == []
+
+
+def test_opening_an_open_group_changes_its_assignment_only(servers: StreamServers) -> None:
+    group = servers["a"].stream()
+    scaled = assigned(servers="ab", founders="abc")
+    assert servers["a"].assign(scaled) is group
+    assert group.assignment is scaled
+    assert [one.group for one in servers["a"].groups.stored] == ["S-R2F-x"]
+
+
+def test_another_stream_of_the_same_name_waits_for_the_first_one_to_close(servers: StreamServers) -> None:
+    with pytest.raises(MisuseError, match="close it first"):
+        servers["a"].assign(assigned(incarnation=9))
+    gone: list[str] = []
+    servers["a"].groups.close(ACCOUNT, "S", remove=True, gone=lambda: gone.append("gone"))
+    assert gone == []
+    servers["a"].assign(assigned(incarnation=9))
+    servers.settle()
+    assert gone == ["gone"]
+
+
+def test_a_removed_group_is_not_on_the_disk_any_more(servers: StreamServers) -> None:
+    servers["c"].groups.close(ACCOUNT, "S", remove=True)
+    servers.settle()
+    servers["c"].stop(loses_power=True)
+    servers["c"].start()
+    assert servers["c"].groups.stored == []
+
+
+def test_a_closed_group_is_on_the_disk_for_the_next_start(servers: StreamServers) -> None:
+    servers["c"].groups.close(ACCOUNT, "S", remove=False)
+    servers.settle()
+    assert servers["c"].engine.engine.streams == {}
+    servers["c"].stop()
+    servers["c"].start()
+    assert [one.name for one in servers["c"].groups.stored] == ["S"]
+
+
+def test_a_server_that_is_no_founder_waits_until_it_is_added() -> None:
+    servers = StreamServers()
+    servers.begin(assigned(founders="a"))
+    assert servers["b"].stream().leader is None
+    assert servers.request(servers["a"], "S.1", b"x")["seq"] == 1
+
+
+def test_an_entry_that_cannot_be_applied_costs_this_replica_only(
+    servers: StreamServers, noted_faults: list[BaseException]
+) -> None:
+    servers.request(servers["a"], "S.1", b"x")
+    servers["c"].replica()._fail(ValueError("a mistake"), 3)
+    servers.request(servers["a"], "S.1", b"y")
+    assert "a mistake" in str(noted_faults)
+    assert "set aside" in servers["c"].stream().failure or "entry 3" in servers["c"].stream().failure
+    assert servers["c"].events[-1][:2] == ("S", "failed")
+    assert servers.request(servers["a"], "S.1", b"z")["seq"] == 3
+    noted_faults.clear()
+
+
+def test_a_stream_that_its_engine_sets_aside_ends_its_group_here(
+    servers: StreamServers, noted_faults: list[BaseException]
+) -> None:
+    engine = servers["c"].engine.engine
+    engine.containment.set_aside(servers["c"].replica().stream, "a bug")
+    servers.request(servers["a"], "S.1", b"y")
+    assert "a bug" in servers["c"].stream().failure
+    noted_faults.clear()
+
+
+def test_the_name_of_a_group_says_which_stream_it_is() -> None:
+    name = group_name("cl", assigned(name="ORDERS"))
+    stored = stored_of(name)
+    assert stored is not None
+    assert (stored.account, stored.name, stored.cluster_id, stored.incarnation) == (
+        ACCOUNT,
+        "ORDERS",
+        "cl",
+        7,
+    )
+    assert stored_name(stored) == name
+    assert [stored_of(other) for other in ("_meta_", "S/x", "S/c/x/a/b", "")] == [None] * 4
