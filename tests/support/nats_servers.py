@@ -6,28 +6,22 @@ The same tests run against both, so that the client is never only right about ou
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import functools
 import inspect
-import itertools
 import os
-import random
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
+from penstock.testing.clusters.reserved_ports import free_port
+
 KINDS = [pytest.param("official", marks=pytest.mark.official), "penstock"]
 START_TIMEOUT_S = 20.0
-PORTS = (12_000, 32_000)
-BLOCK_PORTS = 100
 
 
 def find_official_server() -> str | None:
@@ -40,42 +34,6 @@ def find_official_server() -> str | None:
         return found
     installed = Path.home() / "go" / "bin" / "nats-server"
     return str(installed) if installed.exists() else None
-
-
-@functools.cache
-def _own_ports() -> tuple[Iterator[int], IO[bytes]]:
-    """Ports that no other test process uses, and the locked file that says so.
-
-    They are below those of outgoing connections, of which the system may give any to any process at any time.
-    """
-    folder = Path(tempfile.gettempdir()) / "penstock-test-ports"
-    folder.mkdir(exist_ok=True)
-    blocks = list(range(*PORTS, BLOCK_PORTS))
-    random.SystemRandom().shuffle(blocks)
-    for first in blocks:
-        lock = (folder / str(first)).open("wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            continue
-        return itertools.cycle(range(first, first + BLOCK_PORTS)), lock
-    raise RuntimeError(f"every block of ports is locked by a test process, see {folder}")
-
-
-def free_port() -> int:
-    """A port that is free, and that nothing takes until this process has asked for many others."""
-    ports, _ = _own_ports()
-    for port in itertools.islice(ports, BLOCK_PORTS):
-        with socket.socket() as probe:
-            # As servers do: closed connections of the last server on this port do not count.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError(f"none of {BLOCK_PORTS} ports is free")
 
 
 class OfficialServer:

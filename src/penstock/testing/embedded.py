@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from penstock.errors import ServerError
 from penstock.server.config.server_options import JetStreamOptions, ServerOptions
 from penstock.server.server import Server
+from penstock.testing.clusters.background_loop import loop_factory
 
 if TYPE_CHECKING:
     from penstock.server.config.server_settings import ServerSettings
@@ -94,7 +95,7 @@ class EmbeddedServer:
         self.stop()
 
     def _main(self) -> None:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             self._loop = runner.get_loop()
             try:
                 runner.run(self._serve())
@@ -134,12 +135,3 @@ def server(
         )
 
     return EmbeddedServer(make, None if store_dir is None else os.fspath(store_dir))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop factory, or None if uvloop is not installed."""
-    try:
-        import uvloop
-    except ImportError:  # not available on every platform
-        return None
-    return uvloop.new_event_loop
