@@ -88,6 +88,7 @@ LEFT_OUT = {
 # Coroutines that only publish: their statements are copied without `await`, and run in the calling thread.
 PUBLISHING = {
     ("Client", "publish"),
+    ("Client", "publish_many"),
     ("Msg", "respond"),
     ("JsMsg", "ack"),
     ("JsMsg", "nak"),

@@ -98,6 +98,7 @@ async def use_client(client: Client) -> None:
     client.add_servers("nats://c:4222")
     client.set_servers("nats://d:4222")
     await client.publish("a.b", b"payload", reply="inbox", headers={"Name": "value"})
+    assert_type(await client.publish_many("a.b", [b"1", "2"], reply="inbox", headers={"Name": "value"}), int)
     await client.flush(timeout=1)
     assert_type(await client.rtt(), float)
     await client.wait_connected()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Never, TypedDict, cast
 
 from penstock.client import keywords
-from penstock.client.client import _encode_reply
+from penstock.client.client import CHUNK_PAYLOADS, _encode_reply
 from penstock.client.keywords import NatsPyNames
 from penstock.client.message import encode_headers, encode_payload
 from penstock.client.service_records import DEFAULT_PREFIX, DEFAULT_QUEUE
-from penstock.kernels.wire.output import encode_known_pub
+from penstock.errors import MisuseError
+from penstock.kernels.wire.output import encode_known_pub, encode_pubs
 from penstock.sync.thread_session import FLUSH_BYTES
 from penstock.sync.wrapper import Results, Wrapper
 
@@ -196,6 +198,53 @@ class Client(Wrapper, NatsPyNames):
             buffered = out.size
         if buffered >= FLUSH_BYTES:
             session.flush_here()
+
+    def publish_many(
+        self,
+        subject: str,
+        payloads: Iterable[Payload],
+        *,
+        reply: str = "",
+        headers: HeadersLike | None = None,
+    ) -> int:
+        """Publish a message for each of `payloads`, and return how many there were.
+
+        Does what `publish` does for each, with the same reply subject and headers, at a fraction of its cost:
+        many payloads (bytes) are encoded by one call of compiled code. payloads may be a generator; it is
+        read as the socket takes what came before.
+
+        Raises what `publish` raises; payloads before the one concerned are published then. When `payloads`
+        itself raises, up to 1,024 that it gave last are not published. Raises MisuseError for a single
+        payload.
+        """
+        if isinstance(payloads, str | bytes | bytearray | memoryview):
+            kind = type(payloads).__name__
+            raise MisuseError(f"publish_many takes an iterable of payloads, not one {kind}; use publish")
+        session = self._inner._session
+        if session.tracing is not None:
+            headers = session.tracing.inject(headers)
+        encoded = session.encode_subject(subject)
+        reply_bytes = _encode_reply(reply) if reply else None
+        header = encode_headers(headers) if headers else None
+        out = session.out
+        published = 0
+        remaining = iter(payloads)
+        while chunk := list(islice(remaining, CHUNK_PAYLOADS)):
+            at = 0
+            while at < len(chunk):
+                if session.connection is not None:
+                    at = encode_pubs(
+                        out, encoded, reply_bytes, header, chunk, at, session.max_payload, FLUSH_BYTES
+                    )
+                    if not session.flush_scheduled:
+                        session.schedule_flush()
+                if at < len(chunk) and (out.size < FLUSH_BYTES or session.connection is None):
+                    session.send(encoded, reply_bytes, header, encode_payload(chunk[at]))
+                    at += 1
+                if out.size >= FLUSH_BYTES:
+                    session.flush_here()
+            published += len(chunk)
+        return published
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until the server has received everything published before, or for a connection first.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock.client
 from penstock.client import Client, ClientState, Msg
+from penstock.client.message import Payload
 from penstock.errors import (
     AuthorizationError,
     ConnectionClosedError,
@@ -331,3 +333,34 @@ async def test_messages_that_come_together_are_limited_counted_and_handed_out_in
         assert large.dropped == 20 - len(got) > 0
         assert large.pending_bytes == 0
         assert len(errors) == 2
+
+
+async def test_many_payloads_are_published_in_their_order(client: Client) -> None:
+    subscription = await client.subscribe("many", max_pending_messages=100_000)
+
+    def payloads() -> Iterator[Payload]:
+        for number in range(5_000):
+            yield f"{number}" if number % 1_000 == 7 else b"%d" % number
+        yield bytearray(b"last")
+
+    assert await client.publish_many("many", payloads(), reply="answer", headers={"A": "1"}) == 5_001
+    assert await client.publish_many("many", [b"x" * 1000] * 1_000) == 1_000
+    assert await client.publish_many("many", []) == 0
+    await client.flush()
+    msgs: list[Msg] = []
+    while len(msgs) < 6_001:
+        msgs += await subscription.next_many(10_000, timeout=5)
+    assert [msg.data for msg in msgs] == [b"%d" % n for n in range(5_000)] + [b"last"] + [b"x" * 1000] * 1_000
+    assert {(msg.reply, msg.headers.get("A")) for msg in msgs[:5_001]} == {("answer", "1")}
+
+
+async def test_many_payloads_stop_before_one_that_is_refused(client: Client) -> None:
+    subscription = await client.subscribe("many")
+    with pytest.raises(MaxPayloadError):
+        await client.publish_many("many", [b"1", b"2", b"x" * (client.max_payload + 1), b"3"])
+    with pytest.raises(InvalidSubjectError):
+        await client.publish_many("not valid", [b"4"])
+    with pytest.raises(MisuseError, match="publish_many takes an iterable of payloads, not one bytes"):
+        await client.publish_many("many", b"payload")
+    await client.flush()
+    assert [msg.data for msg in await subscription.next_many(10, timeout=5)] == [b"1", b"2"]

@@ -94,6 +94,8 @@ async def test_the_reconnect_buffer_is_bounded(server: AnyServer) -> None:
         await client.publish("a", bytes(9_000))
         with pytest.raises(DisconnectedError, match="reconnect buffer is full"):
             await client.publish("a", bytes(1_000))
+        with pytest.raises(DisconnectedError, match="reconnect buffer is full"):
+            await client.publish_many("a", [bytes(1_000)] * 2)
         await client.publish("a", b"small ones still fit")
 
 

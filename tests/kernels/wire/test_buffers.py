@@ -12,6 +12,7 @@ from penstock.kernels.wire.output import (
     encode_appends,
     encode_known_pub,
     encode_pub,
+    encode_pubs,
     encode_unsub,
 )
 
@@ -102,3 +103,25 @@ def test_a_plain_publish_is_that_of_encode_pub_or_writes_nothing() -> None:
     for subject, other in refused:
         assert encode_known_pub(out, subjects, subject, other, 10) == -1
     assert (out.messages, out.message_bytes, out.take()) == (3, 11, same.take())
+
+
+PAYLOADS = st.lists(
+    st.one_of(st.binary(max_size=12), st.sampled_from(["text", None, bytearray(b"1"), b"x" * 40])),
+    max_size=20,
+)
+
+
+@given(PAYLOADS, st.sampled_from([None, b"NATS/1.0\r\n\r\n"]), st.integers(0, 200), st.integers(0, 3))
+def test_many_publishes_are_those_of_encode_pub_up_to_the_first_odd_one(
+    payloads: list[object], header: bytes | None, enough: int, start: int
+) -> None:
+    out, same = PublishBuffer(), PublishBuffer()
+    at = start
+    while at < len(payloads) and same.size < enough:
+        payload = payloads[at]
+        if type(payload) is not bytes or len(payload) + len(header or b"") > 30:
+            break
+        encode_pub(same, b"a.b", b"r", header, payload)
+        at += 1
+    assert encode_pubs(out, b"a.b", b"r", header, payloads, start, 30, enough) == at
+    assert (out.messages, out.message_bytes, out.take()) == (same.messages, same.message_bytes, same.take())

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.framework.cli_connection import ConnectionSettings
@@ -132,10 +133,13 @@ async def publish(job: BenchJob, client: Client, ready: Ready, times: BenchTimes
     await ready()
     pace = _Pace(job)
     times.begin()
-    for done in range(job.messages):
-        if not pace.is_free:
-            await pace.wait(done)
-        await client.publish(subjects[done % number], payload, headers=headers)
+    if pace.is_free and number == 1:
+        await client.publish_many(subjects[0], repeat(payload, job.messages), headers=headers)
+    else:
+        for done in range(job.messages):
+            if not pace.is_free:
+                await pace.wait(done)
+            await client.publish(subjects[done % number], payload, headers=headers)
     await client.flush(WAIT_S)
     times.end(job.messages, job.messages * len(payload))
 

@@ -1,5 +1,7 @@
 """Growable output buffers, and the encoders of protocol frames that write into them."""
 
+from typing import Any
+
 from typing_extensions import Buffer
 
 class OutBuffer:
@@ -56,6 +58,19 @@ def encode_known_pub(
 ) -> int:
     """PUB of bytes on a subject of `subjects`; returns the bytes in the buffer. -1, and nothing is written,
     for another subject, a payload that is not bytes, or one above payload_max."""
+
+def encode_pubs(
+    out: OutBuffer,
+    subject: bytes,
+    reply: bytes | None,
+    header: bytes | None,
+    payloads: list[Any],
+    start: int,
+    payload_max: int,
+    enough: int,
+) -> int:
+    """PUB or HPUB for payloads[start:], until the buffer has `enough` bytes; returns the index of the next
+    one. Stops before one that is not bytes, or that has more than payload_max bytes with the header."""
 
 def encode_msg(
     out: OutBuffer, subject: bytes, sid: bytes, reply: bytes | None, header: bytes | None, payload: Buffer

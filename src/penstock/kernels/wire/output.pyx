@@ -326,6 +326,27 @@ def encode_known_pub(OutBuffer out not None, dict subjects not None, subject, pa
     return out.size
 
 
+def encode_pubs(
+    OutBuffer out not None, bytes subject not None, bytes reply, bytes header, list payloads not None,
+    Py_ssize_t start, Py_ssize_t payload_max, size_t enough,
+):
+    """PUB or HPUB for payloads[start:], until the buffer has `enough` bytes; returns the index of the next.
+
+    Stops before a payload that is not bytes, or that has more than payload_max bytes with the header.
+    """
+    cdef Py_ssize_t header_len = <Py_ssize_t>size_of(header)
+    cdef Py_ssize_t at = start
+    cdef object payload
+    assert start >= 0
+    while at < len(payloads) and out.size < enough:
+        payload = payloads[at]
+        if not PyBytes_CheckExact(payload) or PyBytes_GET_SIZE(payload) + header_len > payload_max:
+            break
+        put_pub(out, subject, reply, header, PyBytes_AS_STRING(payload), <size_t>PyBytes_GET_SIZE(payload))
+        at += 1
+    return at
+
+
 def encode_msg(
     OutBuffer out not None, bytes subject not None, bytes sid not None, bytes reply, bytes header,
     payload not None,
