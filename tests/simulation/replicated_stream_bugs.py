@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock.jetstream.stream.atomic_batches import AtomicBatches
 from penstock.jetstream.stream.effects import StreamEffects
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.log.state_chunks import StateReader
 from penstock.raft.raft_replica import Role
 from penstock.testing.stream_sim.stream_server import StreamServer
 
@@ -96,18 +98,20 @@ def leaves_open_batches_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
 
 def leaves_a_message_out_of_chunks(patch: pytest.MonkeyPatch) -> None:
     """A chunk lacks its last message."""
-    chunks_of = replica_state.chunks_of
+    read_chunk = replica_state._read_chunk
+    head = struct.Struct("<QqHII")
 
-    def wrong(stream: StreamReplica, chunk_seqs: int) -> Iterator[bytes]:
-        for chunk in chunks_of(stream, chunk_seqs):
-            at = last = 0
-            while at < len(chunk):
-                last = at
-                _, _, *sizes = replica_state._MESSAGE.unpack_from(chunk, at)
-                at += replica_state._MESSAGE.size + sum(sizes)
-            yield chunk[:last] or chunk
+    def wrong(reader: StateReader) -> Generator[int, None, tuple[bytes, list[bytes]]]:
+        _, parts = yield from read_chunk(reader)
+        chunk = b"".join(parts)
+        at = last = 0
+        while at < len(chunk):
+            last = at
+            at += head.size + sum(head.unpack_from(chunk, at)[2:])
+        chunk = chunk[:last] or chunk
+        return replica_state.name_of(chunk), [chunk]
 
-    patch.setattr(replica_state, "chunks_of", wrong)
+    patch.setattr(replica_state, "_read_chunk", wrong)
 
 
 def applies_the_last_entry_of_a_checkpoint_again(patch: pytest.MonkeyPatch) -> None:

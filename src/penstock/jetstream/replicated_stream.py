@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from penstock import faults
@@ -43,7 +43,14 @@ from penstock.jetstream.deferrals import Deferrals
 from penstock.jetstream.group_commands import Flight, GroupCommands, split
 from penstock.jetstream.pending_work import PendingWork
 from penstock.jetstream.reviews import Reviews
-from penstock.jetstream.stream.replica_state import CHUNK_SEQS, take_state
+from penstock.jetstream.stream.replica_state import (
+    CHUNK_SEQS,
+    ChunkNames,
+    Keep,
+    TakenState,
+    take_slices,
+    take_state,
+)
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.stream_table import StreamTable
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
@@ -70,7 +77,7 @@ class ReplicatedPorts:
 
 class ReplicatedStream:
     """See the module. stream: takes commands by `commands`. standby: its consumers. applied_index: of the
-    last entry in its state.
+    last entry in its state. names: of chunks that are known, by the sequences that each covers.
 
     applied_index, applied_term: the last entry that was applied. is_serving: it leads, and takes commands.
     failure: why it applies no more; "" while it does.
@@ -84,6 +91,7 @@ class ReplicatedStream:
         ports: ReplicatedPorts,
         applied_index: int = 0,
         applied_term: int = 0,
+        names: dict[int, ChunkNames] | None = None,
     ) -> None:
         self.stream = stream
         self.standby = standby
@@ -93,6 +101,7 @@ class ReplicatedStream:
         self.applied_term = applied_term
         self.failure = ""
         self._led_term = 0
+        self._names = names or {}
         commands.applied(stream.now)
 
     @property
@@ -169,6 +178,21 @@ class ReplicatedStream:
     def take_state(self, chunk_seqs: int = CHUNK_SEQS) -> tuple[bytes, dict[bytes, bytes]]:
         """The state after entry `applied_index`: the manifest, and its chunks by name (replica_state.py)."""
         return take_state(self.stream, self.standby, chunk_seqs)
+
+    def state_slices(
+        self, has: Callable[[bytes], bool], keep: Keep, chunk_seqs: int = CHUNK_SEQS
+    ) -> Generator[int, None, TakenState]:
+        """The same while entries go on being applied: yields work (about 2 ns a unit, 0.5 ms at most at a
+        time), and returns the manifest with the entry after which it is the state.
+
+        has: whether the chunk of a name is kept already. keep: called with the name of one that is not, and
+        its bytes in parts. The caller closes the generator when it closes this replica.
+        """
+        names = self._names.setdefault(chunk_seqs, ChunkNames())
+        return take_slices(self.stream, self.standby, self._position, names, has, keep, chunk_seqs)
+
+    def _position(self) -> tuple[int, int]:
+        return self.applied_index, self.applied_term
 
     # --- leading -------------------------------------------------------------------------------
 

@@ -16,7 +16,13 @@ import msgspec
 from penstock.jetstream.consumer.standby import StandbyConsumers
 from penstock.jetstream.group_commands import GroupCommands, StreamGroupPort
 from penstock.jetstream.replicated_stream import ReplicatedPorts, ReplicatedStream
-from penstock.jetstream.stream.replica_state import ReplicaState, config_of, decode_state, restore_state
+from penstock.jetstream.stream.replica_state import (
+    ChunkNames,
+    ReplicaState,
+    config_of,
+    decode_state,
+    restore_state,
+)
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
 from penstock.protocol.api import ApiStreamConfig
 from penstock.store.interface import AccountStore, StreamStore
@@ -112,11 +118,14 @@ class ReplicatedStreams:
         commands = GroupCommands(port, self._ports.clock, partial(self._note_changed, name))
         stream = self._new_stream(config, store, created, group=commands, standby=standby)
         stream.number_from_first()
+        names: dict[int, ChunkNames] = {}
         if state is not None and chunk_of is not None:
             restore_state(stream, standby, state, chunk_of)
+            names[state.chunk_seqs] = ChunkNames()
+            names[state.chunk_seqs].note_all(state, stream.log)
         self._ports.table.open[name] = stream
         self._ports.table.claims.claim(name, config.subjects)
-        replica = ReplicatedStream(stream, standby, commands, self._ports, *applied)
+        replica = ReplicatedStream(stream, standby, commands, self._ports, *applied, names)
         self._by_name[name] = replica
         self._ports.pending.note_stream(stream)
         return replica

@@ -14,8 +14,8 @@ between servers); chunks of equal size (one removed message would change all tha
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ from penstock.errors import MalformedCommandError
 from penstock.jetstream.commands import LimitBatches, StandbyStates
 from penstock.jetstream.stream.atomic_batches import STAGED_BYTES_MAX
 from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.log.state_chunks import StateReader, count_live, unpack_chunk
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ApiError, ApiStreamConfig, encode
 
 if TYPE_CHECKING:
@@ -35,18 +37,23 @@ STATE_VERSION = 1
 CHUNK_SEQS = 256
 HASH_SIZE = 16
 
-_MESSAGE = struct.Struct("<QqHII")  # sequence, time, lengths of subject, header block and payload
+PART_BYTES = 256 * 1024  # of a chunk that are read in a step
+CHUNK_WORK = 512  # of a chunk that is passed by: about a microsecond
+SMALL_WORK = 64 * 1024
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of messages that are removed while a state is taken; above, it is begun again."""
 
 
 class ReplicaState(Struct, frozen=True, array_like=True):
     """The manifest. chunks: their hashes, b"" for one without messages; the first one begins at sequence
-    `from_seq`. Times are ns."""
+    `from_seq`, and each covers `chunk_seqs`. Times are ns."""
 
     version: int
     config: bytes
     created: int
     now: int
     from_seq: int
+    chunk_seqs: int
     last_seq: int
     last_ts: int
     chunks: list[bytes]
@@ -70,26 +77,114 @@ _decoder = msgspec.msgpack.Decoder(ReplicaState)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def chunks_of(stream: StreamReplica, chunk_seqs: int) -> Iterator[bytes]:
-    """The chunks from the one with the first message on; b"" for one without messages. chunk_seqs: how many
-    sequences each covers."""
-    log = stream.log
-    for start in range(_first_start(stream, chunk_seqs), log.last_seq + 1, chunk_seqs):
-        parts: list[bytes] = []
-        end = min(start + chunk_seqs - 1, log.last_seq)
-        seq = log.next_seq(start)
-        while seq and seq <= end:
-            one = log.load(seq)
-            if one is not None:
-                head = _MESSAGE.pack(seq, one.ts, len(one.subject), len(one.header), len(one.payload))
-                parts += (head, one.subject, one.header, one.payload)
-            seq = log.next_seq(seq + 1)
-        yield b"".join(parts)
+@dataclass(frozen=True, slots=True)
+class TakenState:
+    """A state: that after entry `index` of `term`."""
+
+    index: int
+    term: int
+    manifest: bytes
 
 
-def _first_start(stream: StreamReplica, chunk_seqs: int) -> int:
-    """The sequence at which the first chunk begins."""
-    return max(stream.log.first_seq - 1, 0) // chunk_seqs * chunk_seqs + 1
+class ChunkNames:
+    """Names of chunks that were read before. Sequences are never used again, so that a chunk whose sequences
+    are all used only loses messages: it is the same as long as it has as many of them."""
+
+    def __init__(self) -> None:
+        self._by_start: dict[int, tuple[int, bytes]] = {}
+
+    def find(self, start: int, count: int) -> bytes | None:
+        """The name of the chunk from sequence `start` on with `count` messages; None when it is not known."""
+        known = self._by_start.get(start)
+        return known[1] if known is not None and known[0] == count else None
+
+    def note(self, start: int, count: int, name: bytes) -> None:
+        """A whole chunk has been read."""
+        self._by_start[start] = (count, name)
+
+    def note_all(self, state: ReplicaState, log: StreamLog) -> None:
+        """The chunks of a state that was restored into `log` just now."""
+        for at, name in enumerate(state.chunks):
+            start = state.from_seq + at * state.chunk_seqs
+            end = start + state.chunk_seqs - 1
+            if name and end <= state.last_seq:
+                self.note(start, count_live(log, start, end), name)
+
+    def drop_below(self, start: int) -> None:
+        """The stream begins at `start` now."""
+        while self._by_start and (first := next(iter(self._by_start))) < start:
+            del self._by_start[first]
+
+
+Keep = Callable[[bytes, list[bytes]], object]
+"""Stores a chunk: its name, and its bytes in parts."""
+
+
+def take_slices(
+    stream: StreamReplica,
+    standby: StandbyStates,
+    position: Callable[[], tuple[int, int]],
+    names: ChunkNames,
+    has: Callable[[bytes], bool],
+    keep: Keep,
+    chunk_seqs: int = CHUNK_SEQS,
+) -> Generator[int, None, TakenState]:
+    """Takes the state while the stream goes on applying commands; yields work (of slices.py).
+
+    position: index and term of the last entry that was applied. names: from the last call. has: whether the
+    chunk of a name is kept already. chunk_seqs: the same on all replicas. Begins again when commands remove
+    messages faster than it reads: chunks that it has read are not read again.
+    """
+    while True:
+        index, term = position()
+        reader = StateReader(stream.log, chunk_seqs)
+        try:
+            state = _begin_state(stream, standby, reader.seq, chunk_seqs)
+            names.drop_below(reader.seq)
+            yield SMALL_WORK
+            chunks = yield from _take_chunks(reader, names, has, keep)
+        finally:
+            reader.close()
+        if chunks is not None:
+            return TakenState(index, term, _encoder.encode(msgspec.structs.replace(state, chunks=chunks)))
+
+
+def _take_chunks(
+    reader: StateReader, names: ChunkNames, has: Callable[[bytes], bool], keep: Keep
+) -> Generator[int, None, list[bytes] | None]:
+    """Returns the names of the chunks; None when messages are gone that it should have read."""
+    found: list[bytes] = []
+    while reader.seq <= reader.last_seq:
+        start, count, is_whole = reader.seq, reader.count(), reader.chunk_end <= reader.last_seq
+        known = names.find(start, count) if count and is_whole else None
+        if known is not None and has(known):
+            reader.skip()
+            found.append(known)
+            yield CHUNK_WORK
+        else:
+            name, parts = yield from _read_chunk(reader)
+            if name and not has(name):
+                keep(name, parts)
+            if name and is_whole and not reader.is_lost:
+                names.note(start, count, name)
+            found.append(name)
+        if reader.is_lost or reader.kept_bytes > KEPT_BYTES_MAX:
+            return None
+    return found
+
+
+def _read_chunk(reader: StateReader) -> Generator[int, None, tuple[bytes, list[bytes]]]:
+    """The name of the chunk at the reader's position, and its parts."""
+    parts: list[bytes] = []
+    digest = blake2b(digest_size=HASH_SIZE)
+    is_done = False
+    while not is_done:
+        part, is_done = reader.read(PART_BYTES)
+        if part:
+            digest.update(part)
+            parts.append(part)
+        yield CHUNK_WORK + 2 * len(part)
+    return (digest.digest() if parts else b""), parts
 
 
 def name_of(chunk: bytes) -> bytes:
@@ -100,24 +195,36 @@ def name_of(chunk: bytes) -> bytes:
 def take_state(
     stream: StreamReplica, standby: StandbyStates, chunk_seqs: int = CHUNK_SEQS
 ) -> tuple[bytes, dict[bytes, bytes]]:
-    """The manifest of the present state, and its chunks by name. chunk_seqs: the same on all replicas."""
+    """The manifest of the present state, and its chunks by name, at once. chunk_seqs: see take_slices()."""
     chunks: dict[bytes, bytes] = {}
-    names = []
-    for chunk in chunks_of(stream, chunk_seqs):
-        name = name_of(chunk)
-        names.append(name)
-        if name:
-            chunks[name] = chunk
-    log, ttls = stream.log, stream.expiry.ttls
-    state = ReplicaState(
+
+    def keep(name: bytes, parts: list[bytes]) -> None:
+        chunks[name] = b"".join(parts)
+
+    steps = take_slices(stream, standby, lambda: (0, 0), ChunkNames(), chunks.__contains__, keep, chunk_seqs)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            taken: TakenState = end.value
+            return taken.manifest, chunks
+
+
+def _begin_state(
+    stream: StreamReplica, standby: StandbyStates, from_seq: int, chunk_seqs: int
+) -> ReplicaState:
+    """Everything but the chunks."""
+    log = stream.log
+    return ReplicaState(
         version=STATE_VERSION,
         config=encode(stream.config),
         created=stream.created,
         now=stream.now,
-        from_seq=_first_start(stream, chunk_seqs),
+        from_seq=from_seq,
+        chunk_seqs=chunk_seqs,
         last_seq=log.last_seq,
         last_ts=log.last_ts,
-        chunks=names,
+        chunks=[],
         ids=stream.ids.dump(),
         refuse_all=stream.refuse_all,
         bytes_end=stream.bytes_end,
@@ -127,13 +234,12 @@ def take_state(
         fast=stream.fast.dump(),
         fast_until=stream.fast.next_deadline() or 0,
         schedules=stream.schedules.dump(),
-        ttls=ttls.dump(),
+        ttls=stream.expiry.ttls.dump(),
         is_behind=stream.timers.is_behind,
         retains_all=stream.retains_all,
         sources=[(one.index_name, one.seq, one.ident) for one in stream.sources.states],
         consumers=standby.dump(),
     )
-    return _encoder.encode(state), chunks
 
 
 def decode_state(manifest: bytes) -> ReplicaState:
@@ -177,7 +283,7 @@ def restore_state(
             name, filters = standby.restore_consumer(*one)
             if stream.interest_state is not None:
                 stream.interest_state.expect(name, filters)
-    except (ValueError, KeyError, struct.error, msgspec.DecodeError) as error:
+    except (ValueError, KeyError, msgspec.DecodeError) as error:
         if isinstance(error, MalformedCommandError):
             raise
         raise MalformedCommandError(f"the state of stream {stream.name} cannot be read: {error!r}") from error
@@ -191,16 +297,7 @@ def _restore_messages(stream: StreamReplica, state: ReplicaState, chunk_of: Call
         chunk = chunk_of(name)
         if name_of(chunk) != name:
             raise MalformedCommandError(f"chunk {name.hex()} of stream {stream.name} has other bytes")
-        at = 0
-        while at < len(chunk):
-            seq, ts, subject_len, header_len, payload_len = _MESSAGE.unpack_from(chunk, at)
-            subject_end = at + _MESSAGE.size + subject_len
-            header_end = subject_end + header_len
-            if seq > log.last_seq + 1:
-                log.skip_to(seq - 1, ts)
-            subject, header = chunk[at + _MESSAGE.size : subject_end], chunk[subject_end:header_end]
-            at = header_end + payload_len
-            log.append(subject, header, chunk[header_end:at], ts)
+        unpack_chunk(log, chunk, 0, len(chunk))
     if state.last_seq > log.last_seq:
         log.skip_to(state.last_seq, state.last_ts)
 
