@@ -55,10 +55,14 @@ class ProcessCluster:
         jetstream: bool | str,
         config: str | Callable[[int], str],
         name: str,
+        names: Sequence[str],
         directory: str | os.PathLike[str] | None,
     ) -> None:
         if not 1 <= size <= SERVERS_MAX:
             raise MisuseError(f"a cluster of {size} servers; possible are 1 to {SERVERS_MAX}")
+        names = names or [f"{name}-{index + 1}" for index in range(size)]
+        if len(set(names)) != size:
+            raise MisuseError(f"{size} servers need as many different names, not {', '.join(names)}")
         self._name = name
         self._jetstream = jetstream
         self._config = config
@@ -67,9 +71,7 @@ class ProcessCluster:
             tempfile.mkdtemp(prefix="penstock-cluster-") if directory is None else directory
         )
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.servers = tuple(
-            ServerProcess(f"{name}-{index + 1}", self.directory, command) for index in range(size)
-        )
+        self.servers = tuple(ServerProcess(one, self.directory, command) for one in names)
         self._proxies: FaultProxies | None = None
         self._clients: list[Client] = []
 
@@ -339,6 +341,7 @@ def cluster(
     jetstream: bool | str = True,
     config: str | Callable[[int], str] = "",
     name: str = "test",
+    names: Sequence[str] = (),
     directory: str | os.PathLike[str] | None = None,
     command: Sequence[str] = PENSTOCK,
 ) -> ProcessCluster:
@@ -353,12 +356,19 @@ def cluster(
         jetstream: with JetStream in files; a text is put in its block (`max_file_store: 1GB`).
         config: more of the configuration file, the same for all servers or by index.
         name: of the cluster, and start of the names of servers.
+        names: of the servers, instead.
         directory: of configuration, logs and stores, which stay; None = a temporary one.
         command: what starts a server, without `-c FILE`: `("nats-server",)` for the official one.
 
     Raises:
-        MisuseError: an impossible size.
+        MisuseError: an impossible size, or names that are not as many and different.
     """
     return ProcessCluster(
-        size, command=command, jetstream=jetstream, config=config, name=name, directory=directory
+        size,
+        command=command,
+        jetstream=jetstream,
+        config=config,
+        name=name,
+        names=names,
+        directory=directory,
     )

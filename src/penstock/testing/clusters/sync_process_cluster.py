@@ -143,6 +143,7 @@ def sync_cluster(
     jetstream: bool | str = True,
     config: str | Callable[[int], str] = "",
     name: str = "test",
+    names: Sequence[str] = (),
     directory: str | os.PathLike[str] | None = None,
     command: Sequence[str] = PENSTOCK,
 ) -> SyncProcessCluster:
@@ -152,6 +153,12 @@ def sync_cluster(
     """
     return SyncProcessCluster(
         async_cluster(
-            size, jetstream=jetstream, config=config, name=name, directory=directory, command=command
+            size,
+            jetstream=jetstream,
+            config=config,
+            name=name,
+            names=names,
+            directory=directory,
+            command=command,
         )
     )
