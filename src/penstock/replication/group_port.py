@@ -36,6 +36,21 @@ class ProposalId:
     term: int
 
 
+class SnapshotDone(Protocol):
+    """How an owner answers `take_snapshot`."""
+
+    def __call__(self, data: bytes | None, durable: Callable[[], None] = ..., /) -> None:
+        """data: see take_snapshot. durable: called when the log has the checkpoint on disk, so that no start
+        begins with an earlier one; never, if the checkpoint has become superfluous meanwhile."""
+
+
+class InstallDone(Protocol):
+    """How an owner answers `install_snapshot`."""
+
+    def __call__(self, is_done: bool, durable: Callable[[], None] = ..., /) -> None:
+        """is_done: see install_snapshot. durable: as in SnapshotDone."""
+
+
 class GroupOwner(Protocol):
     """The state machine of a group on one server."""
 
@@ -64,13 +79,14 @@ class GroupOwner(Protocol):
     def read_lost(self, context: int) -> None:
         """A read was not confirmed, and never will be: the leadership ended."""
 
-    def take_snapshot(self, done: Callable[[bytes | None], None]) -> None:
-        """Makes the state durable as it is now, after the last `committed`, then calls done(data) from the
-        event loop, at once or later. `data` is what `restored` or, on another server, `install_snapshot`
-        needs: a small state itself, or where it is. None: it failed, and is asked for again later."""
+    def take_snapshot(self, done: SnapshotDone) -> None:
+        """Makes the state durable as it is now, after the last `committed`, or as it is later, then calls
+        done(data) from the event loop, at once or later. `data` is what `restored` or, on another server,
+        `install_snapshot` needs: a small state itself, or where it is. None: it failed, and is asked for
+        again later. The owner of a later state ignores the entries that it has, by their index."""
 
     def install_snapshot(
-        self, index: int, term: int, data: bytes, leader: ReplicaId, done: Callable[[bool], None]
+        self, index: int, term: int, data: bytes, leader: ReplicaId, done: InstallDone
     ) -> None:
         """Replaces the state by one of another server, at `index` or later, and calls done(True) when it is
         durable, done(False) when it could not be had; it is offered again then. Mail (`received`) may fetch

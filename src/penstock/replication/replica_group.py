@@ -28,6 +28,10 @@ from penstock.replication.group_storage import SaveCheckpoint, SaveInstalled, St
 CHECKPOINT_RETRY_NS = 5_000_000_000
 
 
+def _nothing() -> None:
+    """No part waits for this write."""
+
+
 class GroupSurroundings(Protocol):
     """What a group uses of its node."""
 
@@ -249,7 +253,13 @@ class ReplicaGroup:
         snapshot = RaftSnapshot(index, term, log.membership_at(index))
         self.owner.take_snapshot(partial(self._on_snapshot, snapshot, keeps_entries))
 
-    def _on_snapshot(self, state: RaftSnapshot, keeps_entries: bool, data: bytes | None) -> None:
+    def _on_snapshot(
+        self,
+        state: RaftSnapshot,
+        keeps_entries: bool,
+        data: bytes | None,
+        durable: Callable[[], None] = _nothing,
+    ) -> None:
         if not self._is_checkpointing:
             return
         self._is_checkpointing = False
@@ -266,14 +276,14 @@ class ReplicaGroup:
             )
         snapshot = RaftSnapshot(state.index, state.term, state.membership, data)
         keep_from = self._kept_from(state.index) if keeps_entries else state.index + 1
-        self._save(snapshot, keep_from)
+        self._save(snapshot, keep_from, durable)
         self.log_bytes = 0
 
-    def _save(self, snapshot: RaftSnapshot, keep_from: int) -> None:
+    def _save(self, snapshot: RaftSnapshot, keep_from: int, durable: Callable[[], None] = _nothing) -> None:
         if keep_from > snapshot.index:
             self._released_index = snapshot.index
         self._node.touch(self).compact(snapshot, keep_from)
-        self._node.stage(SaveCheckpoint(self.name, snapshot, keep_from), _nothing)
+        self._node.stage(SaveCheckpoint(self.name, snapshot, keep_from), durable)
 
     def _kept_from(self, index: int) -> int:
         """The first of the last entries that together have up to keep_bytes."""
@@ -296,7 +306,9 @@ class ReplicaGroup:
             snapshot.index, snapshot.term, snapshot.data, leader, partial(self._on_installed, snapshot)
         )
 
-    def _on_installed(self, snapshot: RaftSnapshot, is_done: bool) -> None:
+    def _on_installed(
+        self, snapshot: RaftSnapshot, is_done: bool, durable: Callable[[], None] = _nothing
+    ) -> None:
         if self._installing is not snapshot or self.is_stopped:
             return
         replica = self._node.touch(self)
@@ -306,9 +318,11 @@ class ReplicaGroup:
             return
         assert replica.log.term_at(snapshot.index) != snapshot.term, "the log had the state's entries"
         self.applied_index, self._applied_term = snapshot.index, snapshot.term
-        self._node.stage(SaveInstalled(self.name, snapshot), partial(self._on_install_durable, snapshot))
+        self._node.stage(
+            SaveInstalled(self.name, snapshot), partial(self._on_install_durable, snapshot, durable)
+        )
 
-    def _on_install_durable(self, snapshot: RaftSnapshot) -> None:
+    def _on_install_durable(self, snapshot: RaftSnapshot, durable: Callable[[], None]) -> None:
         if self._installing is not snapshot or self.is_stopped:
             return
         self._installing = None
@@ -318,13 +332,10 @@ class ReplicaGroup:
         for index in [one for one in self._proposals if one <= snapshot.index]:
             self.owner.proposal_lost(ProposalId(index, self._proposals.pop(index)), is_certain=False)
         self._give_up_proposals(snapshot.term)
+        durable()
 
     # --- end
 
     def stop(self) -> None:
         """The group is gone from this server: nothing is handed out any more."""
         self.is_stopped = True
-
-
-def _nothing() -> None:
-    """No part waits for this write."""
