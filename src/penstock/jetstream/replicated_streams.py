@@ -7,7 +7,7 @@ commits and who leads. At the end of each tick, flush() proposes what the stream
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Protocol
 
@@ -21,13 +21,15 @@ from penstock.jetstream.stream.replica_state import (
     ReplicaState,
     config_of,
     decode_state,
-    restore_state,
+    restore_slices,
 )
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
 from penstock.protocol.api import ApiStreamConfig
 from penstock.store.interface import AccountStore, StreamStore
 
 RETRY_NS = 50_000_000
+RESTORE_WRITE_WORK = 16 << 20
+"""What is restored between two writes: about 4 MiB."""
 
 
 class NewReplica(Protocol):
@@ -62,7 +64,8 @@ class ReplicatedStreams:
     def open(self, config: ApiStreamConfig, created: int, port: StreamGroupPort) -> ReplicatedStream:
         """Begins to follow a stream from the first entry of its group on. Raises StoreError when the disk
         fails."""
-        return self._open(config, created, port, StandbyConsumers(), None, (0, 0), None)
+        stream, standby, commands = self._new(config, created, port)
+        return self._begin(ReplicatedStream(stream, standby, commands, self._ports))
 
     def restore(
         self,
@@ -79,10 +82,42 @@ class ReplicatedStreams:
         Raises MalformedCommandError when the state cannot be read, StoreError when the disk fails. The
         replica that was open here is closed then, and another state can be restored.
         """
-        state = decode_state(manifest)
-        return self._open(
-            config_of(state), state.created, port, StandbyConsumers(), state, (index, term), chunk_of
-        )
+        slices = self.restore_slices(decode_state(manifest), chunk_of, index, term, port)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                restored: ReplicatedStream = end.value
+                return restored
+
+    def restore_slices(
+        self,
+        state: ReplicaState,
+        chunk_of: Callable[[bytes], bytes],
+        index: int,
+        term: int,
+        port: StreamGroupPort,
+    ) -> Generator[int, None, ReplicatedStream]:
+        """The same in slices: yields work (of slices.py). The stream is not here before the last one.
+        Chunks are asked for in the order of `state.chunks`. The caller closes the generator before it opens,
+        restores or closes a stream of this name."""
+        stream, standby, commands = self._new(config_of(state), state.created, port)
+        names = ChunkNames()
+        is_done = False
+        unwritten = 0
+        try:
+            for work in restore_slices(stream, standby, state, chunk_of, names):
+                unwritten += work
+                if unwritten > RESTORE_WRITE_WORK:
+                    unwritten = 0
+                    stream.store.write()
+                yield work
+            is_done = True
+        finally:
+            if not is_done:
+                stream.store.delete()
+        named = {state.chunk_seqs: names}
+        return self._begin(ReplicatedStream(stream, standby, commands, self._ports, index, term, named))
 
     def close(self, name: str) -> None:
         """Stops following a stream and removes its files: its group goes on without this server, or it is
@@ -98,16 +133,10 @@ class ReplicatedStreams:
         self._ports.table.offline.pop(name, None)
         self._ports.table.claims.release(name)
 
-    def _open(
-        self,
-        config: ApiStreamConfig,
-        created: int,
-        port: StreamGroupPort,
-        standby: StandbyConsumers,
-        state: ReplicaState | None,
-        applied: tuple[int, int],
-        chunk_of: Callable[[bytes], bytes] | None,
-    ) -> ReplicatedStream:
+    def _new(
+        self, config: ApiStreamConfig, created: int, port: StreamGroupPort
+    ) -> tuple[StreamReplica, StandbyConsumers, GroupCommands]:
+        """A stream without messages, in place of the one of its name."""
         name = config.name
         self.close(name)
         if name in self._stores.stream_names():
@@ -116,17 +145,16 @@ class ReplicatedStreams:
         meta = msgspec.json.encode(StreamMeta(config, created, replicated=True))
         store = self._stores.create_stream(name, meta, config.storage.value)
         commands = GroupCommands(port, self._ports.clock, partial(self._note_changed, name))
+        standby = StandbyConsumers()
         stream = self._new_stream(config, store, created, group=commands, standby=standby)
         stream.number_from_first()
-        names: dict[int, ChunkNames] = {}
-        if state is not None and chunk_of is not None:
-            restore_state(stream, standby, state, chunk_of)
-            names[state.chunk_seqs] = ChunkNames()
-            names[state.chunk_seqs].note_all(state, stream.log)
-        self._ports.table.open[name] = stream
-        self._ports.table.claims.claim(name, config.subjects)
-        replica = ReplicatedStream(stream, standby, commands, self._ports, *applied, names)
-        self._by_name[name] = replica
+        return stream, standby, commands
+
+    def _begin(self, replica: ReplicatedStream) -> ReplicatedStream:
+        stream = replica.stream
+        self._ports.table.open[stream.name] = stream
+        self._ports.table.claims.claim(stream.name, stream.config.subjects)
+        self._by_name[stream.name] = replica
         self._ports.pending.note_stream(stream)
         return replica
 

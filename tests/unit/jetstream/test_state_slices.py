@@ -151,3 +151,38 @@ def test_a_large_chunk_is_read_in_parts() -> None:
     work = list(holder.steps())
     assert max(work) < 2_000_000
     assert len(work) > 4
+
+
+def test_a_state_is_restored_in_slices_and_shows_only_when_it_is_whole() -> None:
+    js, holder = stream_with(40)
+    taken = holder.take()
+    other = EngineHarness()
+    state = decode_state(taken.manifest)
+    assert state.chunks == taken.chunks
+    slices = other.engine.replicated.restore_slices(
+        state, holder.chunks.__getitem__, taken.index, taken.term, EnginePort(EngineGroup(), 1)
+    )
+    steps = 0
+    while True:
+        try:
+            assert next(slices) > 0
+        except StopIteration as end:
+            replica: ReplicatedStream = end.value
+            break
+        steps += 1
+        assert other.engine.streams == {}
+    assert steps >= 40 // CHUNK_SEQS
+    assert state_of(replica.stream) == state_of(js.replicas["S"][0].stream)
+
+
+def test_a_restore_that_is_given_up_leaves_nothing() -> None:
+    _, holder = stream_with(40)
+    taken = holder.take()
+    other = EngineHarness()
+    port = EnginePort(EngineGroup(), 1)
+    state = decode_state(taken.manifest)
+    for _ in range(2):
+        slices = other.engine.replicated.restore_slices(state, holder.chunks.__getitem__, 1, 1, port)
+        next(slices)
+        slices.close()
+        assert other.store.stream_names() == []

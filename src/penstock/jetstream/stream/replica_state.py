@@ -26,8 +26,7 @@ from penstock.errors import MalformedCommandError
 from penstock.jetstream.commands import LimitBatches, StandbyStates
 from penstock.jetstream.stream.atomic_batches import STAGED_BYTES_MAX
 from penstock.kernels.ingest.publish_headers import MessageIds
-from penstock.kernels.log.state_chunks import StateReader, count_live, unpack_chunk
-from penstock.kernels.log.stream_log import StreamLog
+from penstock.kernels.log.state_chunks import StateReader, unpack_chunk
 from penstock.protocol.api import ApiError, ApiStreamConfig, encode
 
 if TYPE_CHECKING:
@@ -79,11 +78,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class TakenState:
-    """A state: that after entry `index` of `term`."""
+    """A state: that after entry `index` of `term`. chunks: their names, as in the manifest."""
 
     index: int
     term: int
     manifest: bytes
+    chunks: list[bytes]
 
 
 class ChunkNames:
@@ -101,14 +101,6 @@ class ChunkNames:
     def note(self, start: int, count: int, name: bytes) -> None:
         """A whole chunk has been read."""
         self._by_start[start] = (count, name)
-
-    def note_all(self, state: ReplicaState, log: StreamLog) -> None:
-        """The chunks of a state that was restored into `log` just now."""
-        for at, name in enumerate(state.chunks):
-            start = state.from_seq + at * state.chunk_seqs
-            end = start + state.chunk_seqs - 1
-            if name and end <= state.last_seq:
-                self.note(start, count_live(log, start, end), name)
 
     def drop_below(self, start: int) -> None:
         """The stream begins at `start` now."""
@@ -146,7 +138,8 @@ def take_slices(
         finally:
             reader.close()
         if chunks is not None:
-            return TakenState(index, term, _encoder.encode(msgspec.structs.replace(state, chunks=chunks)))
+            manifest = _encoder.encode(msgspec.structs.replace(state, chunks=chunks))
+            return TakenState(index, term, manifest, chunks)
 
 
 def _take_chunks(
@@ -268,16 +261,21 @@ def config_of(state: ReplicaState) -> ApiStreamConfig:
         raise MalformedCommandError(f"a configuration that cannot be read: {error}") from error
 
 
-def restore_state(
-    stream: StreamReplica, standby: StandbyStates, state: ReplicaState, chunk_of: Callable[[bytes], bytes]
-) -> None:
-    """Brings a new stream into a state. chunk_of: the bytes of a chunk.
+def restore_slices(
+    stream: StreamReplica,
+    standby: StandbyStates,
+    state: ReplicaState,
+    chunk_of: Callable[[bytes], bytes],
+    names: ChunkNames,
+) -> Generator[int, None, None]:
+    """Brings a new stream into a state; yields work (of slices.py). chunk_of: the bytes of a chunk, asked for
+    in the order of `state.chunks`. names: notes the chunks.
 
     Raises MalformedCommandError when a chunk is not what its name says, or the state is none; the stream is
     of no use then.
     """
     try:
-        _restore_messages(stream, state, chunk_of)
+        yield from _restore_messages(stream, state, chunk_of, names)
         _restore_rest(stream, state)
         for one in state.consumers:
             name, filters = standby.restore_consumer(*one)
@@ -289,15 +287,22 @@ def restore_state(
         raise MalformedCommandError(f"the state of stream {stream.name} cannot be read: {error!r}") from error
 
 
-def _restore_messages(stream: StreamReplica, state: ReplicaState, chunk_of: Callable[[bytes], bytes]) -> None:
+def _restore_messages(
+    stream: StreamReplica, state: ReplicaState, chunk_of: Callable[[bytes], bytes], names: ChunkNames
+) -> Generator[int, None, None]:
     log = stream.log
-    for name in state.chunks:
+    for at, name in enumerate(state.chunks):
         if not name:
             continue
         chunk = chunk_of(name)
         if name_of(chunk) != name:
             raise MalformedCommandError(f"chunk {name.hex()} of stream {stream.name} has other bytes")
-        unpack_chunk(log, chunk, 0, len(chunk))
+        start, before, offset = state.from_seq + at * state.chunk_seqs, log.messages, 0
+        while offset < len(chunk):
+            offset = unpack_chunk(log, chunk, offset, PART_BYTES)
+            yield CHUNK_WORK + 4 * min(PART_BYTES, len(chunk))
+        if start + state.chunk_seqs - 1 <= state.last_seq:
+            names.note(start, log.messages - before, name)
     if state.last_seq > log.last_seq:
         log.skip_to(state.last_seq, state.last_ts)
 
