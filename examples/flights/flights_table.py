@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from penstock.spark import ensure_compiled_spark, ensure_java, register
+from penstock.spark import ensure_spark, register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +33,7 @@ class MismatchError(AssertionError):
 
 def start_spark() -> SparkSession:
     """A local session on all cores, with the system's Java or the packaged one, and compiled modules."""
-    ensure_java()
-    ensure_compiled_spark()
+    ensure_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession

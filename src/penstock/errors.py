@@ -239,10 +239,14 @@ class ServerRefusedError(ClientError):
 class MaxPayloadError(ClientError):
     """The message is larger than the server's max_payload; it was not sent."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, *, subject: str = "") -> None:
         self.size = size
         self.limit = limit
-        super().__init__(f"a message of {size} bytes, where the server takes at most {limit} (max_payload)")
+        self.subject = subject
+        where = f" for subject {subject!r}" if subject else ""
+        super().__init__(
+            f"a message of {size} bytes{where}, where the server takes at most {limit} (max_payload)"
+        )
 
 
 class SlowConsumerError(ClientError):
@@ -619,11 +623,13 @@ class PublishFailedError(JetStreamError):
 
 
 class NoStreamError(JetStreamError):
-    """No stream stores messages of the subject."""
+    """No stream stores messages of the subject. `stream`: the one that was to store it, "" if any."""
 
-    def __init__(self, subject: str) -> None:
+    def __init__(self, subject: str, *, stream: str = "") -> None:
         self.subject = subject
-        super().__init__(f"no stream takes subject {subject!r}: create one, or check its subjects")
+        self.stream = stream
+        meant = f", which is meant for stream {stream!r}" if stream else ""
+        super().__init__(f"no stream takes subject {subject!r}{meant}: create one, or check its subjects")
 
 
 class PullError(JetStreamError):

@@ -241,16 +241,17 @@ def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from penstock.spark import ensure_compiled_spark, ensure_java
+    from penstock.spark import ensure_java, ensure_spark
 
     console = Console(stderr=True)
     there = SparkSession.getActiveSession()
     if there is not None:
         yield there, console
         return
-    ensure_java()
     if master.startswith("local"):
-        ensure_compiled_spark()
+        ensure_spark()
+    else:
+        ensure_java()
     console.print("starting Spark …")
     builder = SparkSession.builder.master(master).appName("penstock pipeline")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()

@@ -13,6 +13,7 @@ Read first `source.py`, the entry point that Spark calls, then `reader.py` for r
                                 options and their checks
     offsets.py, positions.py, driver.py, progress.py
                                 driver side: ranges of sequences per micro-batch, lag
+    driver_checks.py            what is checked on the driver before a task starts
     pushdown.py                 filters that the server applies
     reader.py, range_sessions.py, reconnecting.py
                                 executor side: reads one range of sequences, with retries
@@ -20,7 +21,8 @@ Read first `source.py`, the entry point that Spark calls, then `reader.py` for r
     protocol/arrow_columns.py   messages to Arrow batches, as in the client
     sink.py, sink_rows.py, delivery.py, atomic_delivery.py, ledger.py, task_identity.py
                                 writes: rows to messages, deliveries, exactly-once bookkeeping
-    jvm.py, spark_home.py       finds Java, compiles Spark's Python modules
+    session_setup.py, jvm.py, spark_home.py
+                                prepares sessions, finds Java, compiles Spark's Python modules
     pipelines/                  ready-made pipelines
 
 Invariants:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.spark.jvm import ensure_java
     from penstock.spark.offsets import DataLossError
     from penstock.spark.progress import SourceProgress, source_progress
+    from penstock.spark.session_setup import ensure_spark
     from penstock.spark.source import JetStreamSource, register
     from penstock.spark.source_options import SourceOptions
     from penstock.spark.spark_home import ensure_compiled_spark
@@ -50,6 +53,7 @@ __all__ = [
     "SourceProgress",
     "ensure_compiled_spark",
     "ensure_java",
+    "ensure_spark",
     "register",
     "source_progress",
 ]
@@ -62,6 +66,7 @@ _HOMES = {
     "SourceOptions": "source_options",
     "ensure_compiled_spark": "spark_home",
     "ensure_java": "jvm",
+    "ensure_spark": "session_setup",
     "register": "source",
 }
 

@@ -24,7 +24,7 @@ from penstock.kernels.wire.output import OutBuffer
 from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.protocol.batch import batch_exception
-from penstock.spark.delivery import Written
+from penstock.spark.delivery import Written, oversize, refusal
 from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.task_identity import Marker, TaskIdentity
@@ -125,7 +125,7 @@ class AtomicDelivery:
                 max_payload=connection.info.max_payload,
             )  # fmt: skip
             if wrote < take:
-                raise errors.MaxPayloadError(rows.size(at + wrote), connection.info.max_payload)
+                raise oversize(rows, at + wrote, connection)
             seq += take
             left -= take
             if not left:
@@ -142,7 +142,12 @@ class AtomicDelivery:
         block = "\r\n".join(["NATS/1.0", *lines, "", ""]).encode()
         ack = api.decode(api.PubAck, connection.request(self.subject, marker, header=block))
         if ack.error is not None:
-            raise batch_exception(ack.error, self.subject)
+            first, at = self._uncommitted[0]
+            subject = first.subject(at).decode("utf-8", "replace")
+            rejected = batch_exception(ack.error, self.subject)
+            if isinstance(rejected, errors.WrongLastSequenceError):
+                raise rejected
+            raise refusal(rejected, self.options.stream, subject, self.done)
         self._last_seq = self._marker_seq = ack.seq
         self.done += count
 

@@ -137,15 +137,38 @@ class SinkDelivery(ABC):
             wrote += done
             if done < asked:
                 if not wrote:
-                    raise errors.MaxPayloadError(rows.size(at), connection.info.max_payload)
+                    raise oversize(rows, at, connection)
                 break
             if wrote == count:
                 break
         return wrote
 
+    def _subject_of(self, number: int) -> str:
+        for first, rows in self._unacked:
+            if first <= number < first + len(rows):
+                return rows.subject(number - first).decode("utf-8", "replace")
+        return "of an earlier row"
+
     def expect_stream(self) -> bytes:
         """Header line that makes the server reject rows whose subject belongs to another stream."""
         return f"Nats-Expected-Stream: {self.options.stream}\r\n".encode()
+
+
+def oversize(rows: Rows, at: int, connection: BlockingConnection) -> errors.MaxPayloadError:
+    """The error for a row that exceeds the server's max_payload."""
+    subject = rows.subject(at).decode("utf-8", "replace")
+    return errors.MaxPayloadError(rows.size(at), connection.info.max_payload, subject=subject)
+
+
+def refusal(
+    error: errors.JetStreamApiError, stream: str, subject: str, row: int | None = None
+) -> errors.JetStreamApiError:
+    """The error for a row that the server rejected, of the same type, with stream, subject and row."""
+    where = f"stream {stream!r}, subject {subject!r}" + ("" if row is None else f", row {row} of this task")
+    description = f"{error.description}: {where}"
+    if type(error) in (errors.BatchNotEnabledError, errors.BatchUnknownError, errors.BatchIncompleteError):
+        return type(error)(error.code, error.err_code, description, stream=stream)
+    return errors.JetStreamApiError.of(error.code, error.err_code, description, stream=stream)
 
 
 def _inbox(options: ConnectionOptions) -> str:
@@ -205,20 +228,17 @@ class PublishDelivery(SinkDelivery):
         """Handle an answer other than a plain pub ack."""
         acks, stream = self._acks, self.options.stream
         if acks.header.startswith(b"NATS/1.0 503"):
-            raise errors.NoStreamError(self._subject_of(acks.number))
-        ack = api.decode_response(api.PubAck, acks.payload, request=f"publish of row {acks.number}")
+            raise errors.NoStreamError(self._subject_of(acks.number), stream=stream)
+        try:
+            ack = api.decode_response(api.PubAck, acks.payload)
+        except errors.JetStreamApiError as error:
+            raise refusal(error, stream, self._subject_of(acks.number), acks.number) from None
         if ack.stream != stream:
             raise errors.ConfigError(
                 f"row {acks.number} was stored in stream {ack.stream!r}, option 'stream' says {stream!r}: "
-                "its subject is not one of that stream"
+                f"its subject {self._subject_of(acks.number)!r} is not one of that stream"
             )
         acks.acknowledge(acks.number, ack.duplicate, ack.seq)
-
-    def _subject_of(self, number: int) -> str:
-        for first, rows in self._unacked:
-            if first <= number < first + len(rows):
-                return rows.subject(number - first).decode("utf-8", "replace")
-        return "of an earlier row"
 
     def finish(self) -> Written:
         self.run(lambda: self._acks.base >= self.total)
@@ -300,21 +320,25 @@ class FastDelivery(SinkDelivery):
             connection.handle_control(frame.op, frame.payload or b"")
         elif frame.sid == ACK_SID:
             if frame.header is not None and frame.header.startswith(b"NATS/1.0 503"):
-                raise errors.NoStreamError(self._subject.decode("utf-8", "replace"))
+                raise errors.NoStreamError(
+                    self._subject.decode("utf-8", "replace"), stream=self.options.stream
+                )
             self._on_answer(frame.payload or b"")
 
     def _on_answer(self, payload: bytes) -> None:
         answer = parse_answer(payload)
         if isinstance(answer, BatchRefused):
-            self._refusal = batch_exception(answer.error, self._subject.decode("utf-8", "replace"))
+            row = self._first + answer.seq - 1
+            rejected = batch_exception(answer.error, "")
+            self._refusal = refusal(rejected, self.options.stream, self._subject_of(row), row)
         self._flow.on_answer(answer)
         if isinstance(answer, api.PubAck):
             self._last_seq = max(self._last_seq, answer.seq)
             if answer.error is not None and not answer.batch:
-                refusal = batch_exception(answer.error, self._subject.decode("utf-8", "replace"))
-                if isinstance(refusal, errors.BatchUnknownError | errors.BatchIncompleteError):
-                    raise errors.DisconnectedError(f"the server gave the batch up: {refusal}")
-                raise refusal
+                ended = batch_exception(answer.error, "")
+                if isinstance(ended, errors.BatchUnknownError | errors.BatchIncompleteError):
+                    raise errors.DisconnectedError(f"the server gave the batch up: {ended}")
+                raise refusal(ended, self.options.stream, self._subject_of(self._base))
         self._base = max(self._base, min(self._first + self._flow.acked, self.total))
 
     def _on_end(self, connection: BlockingConnection) -> None:

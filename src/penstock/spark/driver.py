@@ -1,4 +1,4 @@
-"""Server requests made by Spark's driver: stream bounds, and the start and end of a read."""
+"""Server requests made by Spark's driver: stream bounds, the start and end of a read, first checks."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class Driver:
         self.options = options
         self._connection: BlockingConnection | None = None
         self._was_answered = False
+        self._is_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_connection": None, "_was_answered": False}
+        return {"options": self.options, "_connection": None, "_was_answered": False, "_is_checked": False}
 
     def call(self, request: Callable[[BlockingConnection], T]) -> T:
         """Call `request` with a connection and return its result.
@@ -69,22 +70,26 @@ class Driver:
     def bounds(self) -> dict[str, StreamBounds]:
         """The bounds of each stream, by name.
 
-        Raises StreamNotFoundError, whose text lists the streams that exist, and what
-        `BlockingConnection.api` raises.
+        Raises StreamNotFoundError, whose text lists the streams that exist, what `BlockingConnection.api`
+        raises, and the first time what the checks of `driver_checks` raise.
         """
-        from penstock.spark.range_sessions import stream_bounds
+        from penstock.spark.range_sessions import bounds_of
 
-        found = {}
-        for name in self.options.streams:
-            try:
-                found[name] = self.call(partial(stream_bounds, stream=name))
-            except errors.StreamNotFoundError as error:
-                raise errors.StreamNotFoundError(
-                    error.code,
-                    error.err_code,
-                    f"stream {name!r}: {error.description}; {self._available_streams()}",
-                ) from error
-        return found
+        infos = [self._info(name) for name in self.options.streams]
+        if not self._is_checked:
+            self.call(partial(_check, options=self.options, infos=infos))
+            self._is_checked = True
+        return {info.config.name: bounds_of(info.config.name, info) for info in infos}
+
+    def _info(self, name: str) -> api.StreamInfoResponse:
+        try:
+            return self.call(lambda c: c.api(api.StreamInfoResponse, f"STREAM.INFO.{name}"))
+        except errors.StreamNotFoundError as error:
+            raise errors.StreamNotFoundError(
+                error.code,
+                error.err_code,
+                f"stream {name!r}: {error.description}; {self._available_streams()}",
+            ) from error
 
     def _available_streams(self) -> str:
         prefix = self.options.connection.api_prefix
@@ -113,3 +118,13 @@ class Driver:
         from penstock.spark.range_sessions import sequence_at_time
 
         return self.call(lambda c: sequence_at_time(c, stream, when))
+
+
+def _check(
+    connection: BlockingConnection, options: SourceOptions, infos: list[api.StreamInfoResponse]
+) -> None:
+    from penstock.spark.driver_checks import check_read, check_subjects
+
+    for info in infos:
+        check_read(connection, options, info)
+    check_subjects(connection, options, infos)

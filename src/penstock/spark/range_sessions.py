@@ -41,7 +41,6 @@ HEARTBEATS_MISSED_MAX = 2
 QUIET_S = HEARTBEATS_MISSED_MAX * HEARTBEAT_NS / 1e9
 INACTIVE_THRESHOLD_NS = 60_000_000_000
 DATA_SID = b"2"
-WORK_QUEUE_WANTS_ACKS = 10084
 
 
 def stream_bounds(connection: BlockingConnection, stream: str) -> StreamBounds:
@@ -64,7 +63,7 @@ def sequence_at_time(connection: BlockingConnection, stream: str, when: str) -> 
     version.
     """
     config = api.ApiConsumerConfig(
-        name=_consumer_name(),
+        name=new_consumer_name(),
         deliver_policy=api.DeliverPolicy.BY_START_TIME,
         opt_start_time=when,
         ack_policy=api.AckPolicy.NONE,
@@ -72,8 +71,8 @@ def sequence_at_time(connection: BlockingConnection, stream: str, when: str) -> 
         num_replicas=1,
         inactive_threshold=INACTIVE_THRESHOLD_NS,
     )
-    info = _create_consumer(connection, stream, config)
-    _delete_consumer(connection, stream, info.name)
+    info = create_consumer(connection, stream, config)
+    delete_consumer(connection, stream, info.name)
     return info.delivered.stream_seq + 1
 
 
@@ -216,7 +215,7 @@ class ConsumerSession(RangeSession):
     ) -> None:
         super().__init__(options, span, builder, connection)
         self.headers_only = headers_only
-        self.consumer = _consumer_name()
+        self.consumer = new_consumer_name()
         self.pulls: deque[PullWindow] = deque()
         self.pull_number = 0
         self.pull_records_max = options.pull_records
@@ -234,7 +233,7 @@ class ConsumerSession(RangeSession):
             yield from self.receive()
         finally:
             with contextlib.suppress(errors.PenstockError):
-                _delete_consumer(self.connection, self.span.stream, self.consumer)
+                delete_consumer(self.connection, self.span.stream, self.consumer)
 
     def is_at_end(self) -> bool:
         return self.builder.delivered > 0 and self.builder.pending == 0
@@ -254,7 +253,7 @@ class ConsumerSession(RangeSession):
             num_replicas=1,
             inactive_threshold=INACTIVE_THRESHOLD_NS,
         )
-        info = _create_consumer(self.connection, self.span.stream, config)
+        info = create_consumer(self.connection, self.span.stream, config)
         return info.num_pending
 
     def send_requests(self) -> None:
@@ -378,25 +377,19 @@ class DirectSession(RangeSession):
         raise errors.PullError(status, text)
 
 
-def _consumer_name() -> str:
+def new_consumer_name() -> str:
+    """A name that no other consumer has."""
     return f"spark-{secrets.token_hex(8)}"
 
 
-def _create_consumer(
+def create_consumer(
     connection: BlockingConnection, stream: str, config: api.ApiConsumerConfig
 ) -> api.ConsumerCreateResponse:
+    """Create an ephemeral consumer. Raises what `BlockingConnection.api` raises."""
     request = api.ConsumerCreateRequest(stream_name=stream, config=config, action=api.ConsumerAction.CREATE)
-    try:
-        return connection.api(api.ConsumerCreateResponse, f"CONSUMER.CREATE.{stream}.{config.name}", request)
-    except errors.JetStreamApiError as error:
-        if error.err_code != WORK_QUEUE_WANTS_ACKS:
-            raise
-        raise errors.JetStreamApiError(
-            error.code,
-            error.err_code,
-            f"stream {stream!r}: {error.description}; option 'access' direct reads it",
-        ) from error
+    return connection.api(api.ConsumerCreateResponse, f"CONSUMER.CREATE.{stream}.{config.name}", request)
 
 
-def _delete_consumer(connection: BlockingConnection, stream: str, name: str) -> None:
+def delete_consumer(connection: BlockingConnection, stream: str, name: str) -> None:
+    """Delete a consumer. Raises what `BlockingConnection.api` raises."""
     connection.api(api.SuccessResponse, f"CONSUMER.DELETE.{stream}.{name}")

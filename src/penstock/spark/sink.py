@@ -23,14 +23,17 @@ from penstock import errors
 from penstock.protocol import api
 from penstock.spark.atomic_delivery import AtomicDelivery
 from penstock.spark.delivery import FastDelivery, PublishDelivery, SinkDelivery, Written
+from penstock.spark.driver_checks import check_write
 from penstock.spark.ledger import Ledger
-from penstock.spark.reconnecting import ReconnectingConnection
+from penstock.spark.reconnecting import ReconnectingConnection, is_transient
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Layout
 from penstock.spark.task_identity import TaskIdentity
+from penstock.spark.wire import BlockingConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger("penstock.spark")
 
@@ -45,7 +48,16 @@ class TaskWritten(WriterCommitMessage):
 def checked_stream(options: SinkOptions, connection: ReconnectingConnection) -> api.StreamInfoResponse:
     """The stream's info. Raises ConfigError if it does not fit the options, StreamNotFoundError."""
     info = connection.call(lambda c: c.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}"))
-    config = info.config
+    check_stream(options, info.config)
+    return info
+
+
+def check_stream(options: SinkOptions, config: api.ApiStreamConfig) -> None:
+    """Raises ConfigError if a stream does not fit the options."""
+    if config.mirror is not None:
+        raise errors.ConfigError(
+            f"stream {options.stream!r} is a mirror: write to {config.mirror.name!r}, which it copies"
+        )
     if options.delivery == "atomic" and not config.allow_atomic:
         raise errors.ConfigError(f"option 'delivery' is atomic: stream {options.stream!r} needs allow_atomic")
     if options.delivery == "fast" and not config.allow_batched:
@@ -59,7 +71,33 @@ def checked_stream(options: SinkOptions, connection: ReconnectingConnection) -> 
             f"stream {options.stream!r} has no duplicate window: set one, use 'delivery' atomic, or say "
             "'exactlyOnce' = false"
         )
-    return info
+
+
+def check_on_driver(options: SinkOptions, schema: StructType, *, streaming: bool) -> None:
+    """Check on the driver, before a task starts, that rows of `schema` can be written.
+
+    Raises ConfigError for missing columns, a subject that is none of the stream's, or a stream that does not
+    fit the options; StreamNotFoundError; PermissionsError; AuthorizationError; and for batch writes
+    NoServersError. Streaming queries leave lost connections to their tasks, which retry.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    Layout(options, to_arrow_schema(schema, timezone="UTC"))
+    try:
+        with BlockingConnection.open(options.connection) as connection:
+            info = connection.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}")
+            check_stream(options, info.config)
+            check_write(connection, options, info.config)
+    except errors.StreamNotFoundError as error:
+        raise errors.StreamNotFoundError(
+            error.code,
+            error.err_code,
+            f"stream {options.stream!r}: {error.description}; create it, or check the options 'stream', "
+            f"'servers' and 'domain' (asked: {options.connection.api_prefix})",
+        ) from error
+    except errors.PenstockError as error:
+        if not streaming or not is_transient(error):
+            raise
 
 
 def write_rows(options: SinkOptions, identity: TaskIdentity, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -143,7 +181,12 @@ class _WriterBase:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         identity = TaskIdentity.of_task(self.options.write_id)
-        return TaskWritten(write_rows(self.options, identity, iterator))
+        try:
+            return TaskWritten(write_rows(self.options, identity, iterator))
+        except errors.PermissionsError as error:
+            raise errors.PermissionsError(
+                f"stream {self.options.stream!r}: {error}", operation=error.operation, subject=error.subject
+            ) from error
 
     def report(self, messages: list[WriterCommitMessage | None]) -> None:
         done = [message.written for message in messages if isinstance(message, TaskWritten)]

@@ -13,13 +13,14 @@ imported late, because the driver side of each query is a fresh Python process.
 Invariants: a batch read covers the sequences planned on the driver, regardless of later messages; a
 micro-batch is fully determined by its two offsets, so Spark can repeat it after a failure with the same rows.
 
-Filters are pushed down (pushdown.py) only if the source was registered by `register` or option `pushFilters`
-is set: Spark rejects every batch read of a source that supports pushdown while the setting
-spark.sql.python.filterPushdown.enabled is false, its default.
+Filters are pushed down (pushdown.py) while the setting spark.sql.python.filterPushdown.enabled is true, which
+`register` sees to. While it is false, Spark's default, Spark rejects every batch read by a class that has the
+method `pushFilters`; FilterTaker keeps that from happening.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -61,6 +62,7 @@ from penstock.spark.positions import LATEST, Positions
 from penstock.spark.progress import LagReport
 from penstock.spark.pushdown import SUBJECTS_MAX, Pushed
 from penstock.spark.schema import check_schema, schema_of
+from penstock.spark.session_setup import PUSHDOWN_SETTING, is_connect, is_discovered, run_this_python
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT_NAME = "jetstream"
-PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
+COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class RangePartition(InputPartition):
@@ -81,9 +83,6 @@ class RangePartition(InputPartition):
 
 class JetStreamSource(DataSource):
     """`spark.read.format("jetstream")` and `spark.readStream.format("jetstream")`; options: SourceOptions."""
-
-    pushes = False
-    """Default of option `pushFilters`."""
 
     @property
     def parsed(self) -> SourceOptions:
@@ -99,8 +98,7 @@ class JetStreamSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self.parsed
-        pushes = self.pushes if options.push_filters is None else options.push_filters
-        kind = PushingReader if pushes else JetStreamReader
+        kind = PushingReader if options.push_filters else JetStreamReader
         return kind(options, check_schema(schema, options.payload))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -118,33 +116,38 @@ class JetStreamSource(DataSource):
                 "mode overwrite would have to empty the stream: purge it yourself if you mean that, and "
                 "write with mode append"
             )
-        from penstock.spark.sink import JetStreamWriter
+        from penstock.spark.sink import JetStreamWriter, check_on_driver
         from penstock.spark.sink_options import SinkOptions
 
-        return JetStreamWriter(SinkOptions.parse(dict(self.options)))
+        options = SinkOptions.parse(dict(self.options))
+        check_on_driver(options, schema, streaming=False)
+        return JetStreamWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from penstock.spark.sink import JetStreamStreamWriter
+        from penstock.spark.sink import JetStreamStreamWriter, check_on_driver
         from penstock.spark.sink_options import SinkOptions
 
-        return JetStreamStreamWriter(SinkOptions.parse(dict(self.options)))
-
-
-class PushingJetStreamSource(JetStreamSource):
-    """The source for sessions whose setting enables filter pushdown."""
-
-    pushes = True
+        options = SinkOptions.parse(dict(self.options))
+        # Spark calls this twice per micro-batch; a process that only commits has nothing left to check.
+        if COMMIT_MODULE not in sys.modules:
+            check_on_driver(options, schema, streaming=True)
+        return JetStreamStreamWriter(options)
 
 
 def register(spark: SparkSession) -> None:
     """Register format `jetstream` with a session and enable filter pushdown in it
     (spark.sql.python.filterPushdown.enabled).
 
-    Optional if Spark discovers `pyspark_jetstream`; discovery fails as a whole if any `pyspark_*` package is
-    broken. Without this call, filters are pushed down only with option `pushFilters` and that setting.
+    A source that Spark discovered (`pyspark_jetstream`) is not registered again: Spark would log a warning,
+    once more with every streaming query. In a local session without a chosen interpreter (PYSPARK_PYTHON,
+    spark.pyspark.python), Python processes that start later run this one.
     """
     spark.conf.set(PUSHDOWN_SETTING, "true")
-    spark.dataSource.register(PushingJetStreamSource)
+    if not is_connect(spark):
+        run_this_python(spark)
+        if is_discovered(spark, FORMAT_NAME):
+            return
+    spark.dataSource.register(JetStreamSource)
 
 
 def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) -> Iterator[pa.RecordBatch]:
@@ -173,18 +176,53 @@ def plan(options: SourceOptions, spans: Sequence[SequenceRange]) -> list[InputPa
     ]
 
 
+class FilterTaker:
+    """The method `pushFilters` of a reader that reads with the setting for pushdown on or off.
+
+    Spark rejects a batch read if the function of the reader's bound method is not that of its base class and
+    the setting is off, which the reader can't know. This object has the base class's function, and takes the
+    filters if Spark calls it, which it only does while the setting is on.
+    """
+
+    def __init__(self, reader: JetStreamReader) -> None:
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)  # not of the class: it would be bound
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.take_filters(filters)
+
+
 class JetStreamReader(DataSourceReader):
     """Batch reader: the messages stored when the query is planned, within the options' bounds."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if LATEST in options.starting.all():
             raise errors.ConfigError("option 'startingOffsets' is latest: that batch read never has rows")
+        self.given = options
         self.options = options
         self.schema = schema
         self.pushed: Pushed | None = None
 
+    @property
+    def pushFilters(self) -> FilterTaker:
+        return FilterTaker(self)
+
+    def take_filters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Accept filters; return those that Spark must still evaluate. None with `pushFilters` false."""
+        options = self.given
+        if options.push_filters is False:
+            return filters
+        self.pushed = Pushed(
+            subjects=options.subjects or None,
+            subjects_max=0 if options.fail_on_gaps else 1 if options.access == "direct" else SUBJECTS_MAX,
+        )
+        left = self.pushed.take(filters)
+        if self.pushed.subjects:
+            self.options = replace(options, subjects=self.pushed.subjects)
+        return left
+
     def partitions(self) -> Sequence[InputPartition]:
-        driver = Driver(self.options)
+        driver = Driver(self.given)
         try:
             spans = [self.span(driver, bounds) for bounds in driver.bounds().values()]
         finally:
@@ -215,19 +253,10 @@ class JetStreamReader(DataSourceReader):
 
 
 class PushingReader(JetStreamReader):
-    """Batch reader with filter pushdown. A separate class because Spark tests for the method."""
+    """Batch reader of option `pushFilters` true: Spark rejects it while the setting is off."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Accept filters; return those that Spark must still evaluate."""
-        options = self.options
-        self.pushed = Pushed(
-            subjects=options.subjects or None,
-            subjects_max=0 if options.fail_on_gaps else 1 if options.access == "direct" else SUBJECTS_MAX,
-        )
-        left = self.pushed.take(filters)
-        if self.pushed.subjects:
-            self.options = replace(options, subjects=self.pushed.subjects)
-        return left
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # type: ignore[override]
+        return self.take_filters(filters)
 
 
 class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
