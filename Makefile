@@ -87,6 +87,7 @@ check-generated: setup
 	$(BIN)/python tools/generate_errors.py --check
 	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/python tools/feature_table.py --check
+	$(BIN)/python tools/kafka_options.py --check
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix --quiet

@@ -11,6 +11,7 @@ Read first `source.py`, the entry point that Spark calls, then `reader.py` for r
     source.py, schema.py        the data source, its columns
     source_options.py, sink_options.py, connection_options.py
                                 options and their checks
+    kafka_options.py            what the options of Spark's Kafka source and sink are here
     offsets.py, positions.py, driver.py, progress.py
                                 driver side: ranges of sequences per micro-batch, lag
     driver_checks.py            what is checked on the driver before a task starts

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, CredentialsError, MisuseError
@@ -125,6 +125,7 @@ class OptionParser:
 
     known: ClassVar[tuple[str, ...]] = CONNECTION_OPTIONS
     aliases: ClassVar[Mapping[str, str]] = {}
+    side: ClassVar[Literal["source", "sink"]] = "source"
 
     def __init__(self, given: Mapping[str, str]) -> None:
         known = {name.lower(): name for name in self.known}
@@ -132,10 +133,19 @@ class OptionParser:
         for key, value in given.items():
             name = known.get(key.lower()) or self.aliases.get(key.lower())
             if name is None:
-                raise ConfigError(_unknown_option(key, self.known))
+                raise ConfigError(self.unknown(key))
             if name in self.values and self.values[name] != value:
                 raise ConfigError(f"option {name!r} is given twice: {self.values[name]!r} and {value!r}")
             self.values[name] = value
+
+    def unknown(self, key: str) -> str:
+        """The error for an option that is not known here: what to use instead, or which it may be."""
+        from penstock.spark.kafka_options import advice
+
+        instead = advice(key, self.side)
+        if instead is not None:
+            return f"option {key!r} is not one of format jetstream ({instead})"
+        return _unknown_option(key, self.known)
 
     def connection(self) -> ConnectionOptions:
         servers = tuple(parse_server(text) for text in self.items("servers")) or (

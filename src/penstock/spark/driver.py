@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,11 +77,28 @@ class Driver:
         """
         from penstock.spark.range_sessions import bounds_of
 
-        infos = [self._info(name) for name in self.options.streams]
+        infos = self._infos()
         if not self._is_checked:
             self.call(partial(_check, options=self.options, infos=infos))
             self._is_checked = True
         return {info.config.name: bounds_of(info.config.name, info) for info in infos}
+
+    def _infos(self) -> list[api.StreamInfoResponse]:
+        pattern = self.options.stream_pattern
+        if pattern is None:
+            return [self._info(name) for name in self.options.streams]
+        names = self.call(_stream_names)
+        infos = []
+        for name in names:
+            if re.fullmatch(pattern, name):
+                with contextlib.suppress(errors.StreamNotFoundError):  # deleted since
+                    infos.append(self._info(name))
+        if not infos and not self._is_checked:
+            there = f"there are {_shown(names)}" if names else "there are none"
+            raise errors.ConfigError(
+                f"option 'streamPattern': no stream has a name like {pattern!r}; {there}"
+            )
+        return infos
 
     def _info(self, name: str) -> api.StreamInfoResponse:
         try:
@@ -95,11 +114,10 @@ class Driver:
         prefix = self.options.connection.api_prefix
         hint = f"check options 'stream' and 'servers', and 'domain' (asked: {prefix})"
         try:
-            names = self.call(lambda c: c.api(api.StreamNamesResponse, "STREAM.NAMES")).streams
+            names = self.call(_stream_names)
         except errors.PenstockError:
             return hint  # listing streams takes another permission; report the original error
-        shown = ", ".join(sorted(names)[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
-        return f"there are {shown}; {hint}" if names else f"there are none; {hint}"
+        return f"there are {_shown(names)}; {hint}" if names else f"there are none; {hint}"
 
     def start_of(self, bounds: StreamBounds) -> int:
         """The first sequence of a read without a checkpoint."""
@@ -118,6 +136,22 @@ class Driver:
         from penstock.spark.range_sessions import sequence_at_time
 
         return self.call(lambda c: sequence_at_time(c, stream, when))
+
+
+def _stream_names(connection: BlockingConnection) -> list[str]:
+    """The names of all streams, sorted."""
+    names: list[str] = []
+    while True:
+        page = connection.api(
+            api.StreamNamesResponse, "STREAM.NAMES", api.StreamNamesRequest(offset=len(names))
+        )
+        names += page.streams or []
+        if not page.streams or len(names) >= page.total:
+            return sorted(set(names))
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
 
 
 def _check(

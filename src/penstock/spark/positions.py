@@ -54,8 +54,10 @@ def parse_positions(
 ) -> Positions:
     """Parse the value of `option`: one position, or a JSON object {"ORDERS": position, …}.
 
-    Streams missing in the object get `default`. With `times`, numbers are milliseconds since the epoch, not
-    sequences. Raises ConfigError for a malformed value or a stream that is not read.
+    Streams missing in the object get `default`; `streams` is empty if a pattern selects them. With `times`,
+    numbers are milliseconds since the epoch, not sequences.
+
+    Raises ConfigError for a malformed value or a stream that is not read.
     """
     read = _time if times else _position
     if not text.strip().startswith("{"):
@@ -64,7 +66,7 @@ def parse_positions(
         given = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"option {option!r} is no JSON object of streams: {error}") from None
-    unknown = sorted(set(given) - set(streams))
+    unknown = sorted(set(given) - set(streams)) if streams else []  # none: a pattern names them
     if unknown:
         raise ConfigError(
             f"option {option!r} names stream {unknown[0]!r}, which option 'stream' does not: "
@@ -87,6 +89,11 @@ def _position(option: str, value: Any) -> Position:
         return Position("sequence", sequence=value)
     if isinstance(value, str) and value[:1].isdigit():
         return _time(option, value)
+    if isinstance(value, dict):
+        raise ConfigError(
+            f"option {option!r} has partitions ({value!r}), which Kafka's topics have: give each stream one "
+            'sequence ({"ORDERS": 17}), earliest or latest'
+        )
     raise ConfigError(
         f"option {option!r} is {value!r}: earliest or latest, a sequence, a time (2026-01-31T12:00:00Z), "
         'or these per stream as JSON ({"ORDERS": 17})'
@@ -94,6 +101,11 @@ def _position(option: str, value: Any) -> Position:
 
 
 def _time(option: str, value: Any) -> Position:
+    if isinstance(value, dict):
+        raise ConfigError(
+            f"option {option!r} has partitions ({value!r}), which Kafka's topics have: give each stream one "
+            'time ({"ORDERS": 1769860800000})'
+        )
     return Position("time", time=parse_time(str(value), option))
 
 

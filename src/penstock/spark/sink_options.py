@@ -116,10 +116,11 @@ class SinkOptions:
         contradictory options, or a missing stream.
         """
         ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
-        return _SinkOptionParser(ours).sink()
+        return SinkOptionParser(ours).sink()
 
 
-class _SinkOptionParser(OptionParser):
+class SinkOptionParser(OptionParser):
+    side = "sink"
     known = (
         "stream",
         "subject",
@@ -134,11 +135,16 @@ class _SinkOptionParser(OptionParser):
         "ackWindow",
         "flow",
         "writeId",
+        "includeHeaders",
         *CONNECTION_OPTIONS,
     )
     aliases: ClassVar[Mapping[str, str]] = {"path": "stream"}  # df.write.format("jetstream").save("ORDERS")
 
     def sink(self) -> SinkOptions:
+        if not self.boolean("includeHeaders", True):
+            raise ConfigError(
+                "option 'includeHeaders' is false: a column 'headers' is always written; drop the column"
+            )
         streams = self.names("stream")
         if len(streams) != 1:
             raise ConfigError(

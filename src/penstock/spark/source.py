@@ -48,6 +48,7 @@ from pyspark.sql.types import StructType
 from penstock import errors
 from penstock.spark.driver import Driver
 from penstock.spark.offsets import (
+    DataLossError,
     Offset,
     SequenceRange,
     StreamBounds,
@@ -346,6 +347,13 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         bounds = self._driver.bounds()
         spans = []
         for name, until in finish.items():
+            if name not in bounds and self.options.stream_pattern is not None:
+                if self.options.fail_on_data_loss:
+                    raise DataLossError(
+                        f"stream {name!r}, which the checkpoint reads, was deleted. "
+                        "Set failOnDataLoss to false to go on without it"
+                    )
+                continue
             if name not in bounds:
                 raise errors.ConfigError(
                     f"the checkpoint reads stream {name!r}, which option 'stream' does not name: "

@@ -60,7 +60,10 @@ class SourceOptions:
 
     connection: ConnectionOptions
     streams: tuple[str, ...]
-    """Option `stream` (or the argument of `load`): comma-separated names. Required."""
+    """Option `stream` (or the argument of `load`): comma-separated names. Required, or `streamPattern`."""
+    stream_pattern: str | None = None
+    """Option `streamPattern`: a regular expression; every stream whose whole name it matches is read. Streams
+    that appear while a streaming query runs are read from their first message."""
     subjects: tuple[str, ...] = ()
     """Option `subject`: comma-separated filters, wildcards allowed. Default: every subject."""
     starting: Positions = field(default_factory=lambda: Positions(EARLIEST))
@@ -122,8 +125,10 @@ _ENDS = ("endingOffsets", "endingSequence", "endingTime", "endingOffsetsByTimest
 # The error for an unknown option lists the names in this order.
 _SOURCE_OPTIONS = (
     "stream",
+    "streamPattern",
     "subject",
     *_STARTS,
+    "startingOffsetsByTimestampStrategy",
     *_ENDS,
     "minPartitions",
     "recordsPerPartition",
@@ -157,6 +162,7 @@ class SourceOptionParser(OptionParser):
         "endingtimestamp": "endingTime",
         # Names of the Kafka source.
         "subscribe": "stream",
+        "subscribepattern": "streamPattern",
         "maxoffsetspertrigger": "maxRecordsPerTrigger",
         "minoffsetspertrigger": "minRecordsPerTrigger",
         "maxrecordsperpartition": "recordsPerPartition",
@@ -164,8 +170,16 @@ class SourceOptionParser(OptionParser):
 
     def source(self) -> SourceOptions:
         streams = self.names("stream")
-        if not streams:
+        pattern = self.pattern()
+        if not streams and pattern is None:
             raise ConfigError('option \'stream\' is missing: .option("stream", "ORDERS") or .load("ORDERS")')
+        if streams and pattern is not None:
+            raise ConfigError("options 'stream' and 'streamPattern' contradict each other: give one of them")
+        if self.values.get("startingOffsetsByTimestampStrategy", "latest").strip().lower() != "latest":
+            raise ConfigError(
+                "option 'startingOffsetsByTimestampStrategy': only latest, as always here: a time after the "
+                "last message starts with the next one"
+            )
         access = self.choice("access", ("consumer", "direct"), "consumer")
         subjects = tuple(check_subject("subject", item, wildcards=True) for item in self.items("subject"))
         if access == "direct" and len(subjects) > 1:
@@ -181,6 +195,7 @@ class SourceOptionParser(OptionParser):
         return SourceOptions(
             connection=self.connection(),
             streams=streams,
+            stream_pattern=pattern,
             subjects=subjects,
             starting=self.starting(streams),
             ending=self.ending(streams),
@@ -201,6 +216,17 @@ class SourceOptionParser(OptionParser):
             pull_records=self.integer("pullRecords", 10_000, 1, 1_000_000),
             access=access,
         )
+
+    def pattern(self) -> str | None:
+        text = self.values.get("streamPattern")
+        if text is not None:
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise ConfigError(
+                    f"option 'streamPattern': {text!r} is no regular expression: {error}"
+                ) from None
+        return text
 
     def starting(self, streams: tuple[str, ...]) -> Positions:
         given = only_one(self.values, _STARTS)

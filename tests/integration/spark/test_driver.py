@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from penstock import errors, testing
+from penstock.spark.offsets import DataLossError
 from penstock.spark.source import JetStreamSource, JetStreamStreamReader
 from tests.support.nats_servers import free_port
 from tests.support.spark import Feed
@@ -187,3 +188,29 @@ def test_a_least_number_of_records_is_waited_for_and_not_for_ever(
 def test_a_batch_end_is_no_option_of_a_stream(feed: Feed) -> None:
     with pytest.raises(errors.ConfigError, match="endingSequence"):
         stream_reader(feed, endingSequence="5")
+
+
+def test_a_pattern_reads_the_streams_it_matches_and_those_that_come(feed: Feed) -> None:
+    feed.create("PAT_A", ["pat.a"])
+    feed.publish([("pat.a", b"x")] * 3)
+    reader = stream_reader(feed, stream="", subscribePattern="PAT_.*")
+    start = reader.initialOffset()
+    assert next_of(start) == {"PAT_A": 1}
+    feed.create("PAT_B", ["pat.b"])
+    feed.create("NOT_PAT_C", ["pat.c"])
+    feed.publish([("pat.b", b"x")] * 2)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert next_of(end) == {"PAT_A": 4, "PAT_B": 3}
+    assert ranges(reader.partitions(start, end)) == [("PAT_A", 1, 4), ("PAT_B", 1, 3)]
+    feed.api("STREAM.DELETE.PAT_A")
+    with pytest.raises(DataLossError, match="stream 'PAT_A', which the checkpoint reads, was deleted"):
+        reader.partitions(start, end)
+    careless = stream_reader(feed, stream="", streamPattern="PAT_.*", failOnDataLoss="false")
+    assert ranges(careless.partitions(start, end)) == [("PAT_B", 1, 3)]
+    feed.api("STREAM.DELETE.PAT_B")
+    feed.api("STREAM.DELETE.NOT_PAT_C")
+
+
+def test_a_pattern_that_matches_no_stream_is_an_error_that_names_them(feed: Feed) -> None:
+    with pytest.raises(errors.ConfigError, match=r"no stream has a name like 'ORDR.\*'; there are DRIVER"):
+        stream_reader(feed, stream="", streamPattern="ORDR.*").initialOffset()

@@ -56,7 +56,7 @@ def test_an_unknown_option_names_the_nearest_one(given: str, nearest: str) -> No
 
 
 def test_an_option_like_no_other_lists_them_all() -> None:
-    assert "known options: stream, subject, startingOffsets" in refusal(zzz="1")
+    assert "known options: stream, streamPattern, subject, startingOffsets" in refusal(zzz="1")
 
 
 @pytest.mark.parametrize(
