@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import uvloop
+
 from penstock.raft.membership import ChangeKind, Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_replica import Role
@@ -220,4 +222,4 @@ class KeyValueServer:
 
 
 if __name__ == "__main__":
-    asyncio.run(KeyValueServer(sys.argv[1], sys.argv[2], int(sys.argv[3]), joins="join" in sys.argv).run())
+    uvloop.run(KeyValueServer(sys.argv[1], sys.argv[2], int(sys.argv[3]), joins="join" in sys.argv).run())

@@ -57,7 +57,7 @@ from penstock.jetstream.transfers import RestoreMemory, Transfers
 from penstock.jetstream.waiting import WaitingRequests
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import DirtyList, Sink
-from penstock.protocol.api import ApiStats, ApiStreamConfig, StorageType
+from penstock.protocol.api import ApiStats, ApiStreamConfig, ClusterInfo, StorageType
 from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
@@ -68,13 +68,18 @@ def _unknown(sink: Sink) -> dict[str, Any] | None:
     return None
 
 
+def _no_cluster(account: str, stream: str, consumer: str) -> ClusterInfo | None:
+    return None
+
+
 class SharedState(Struct, frozen=True, kw_only=True):
     """What the engines of one server share: each takes the same one. The defaults are for one on its own.
 
     engines: a live view of the running engines, whose accounts share the server's storage and batches; an
     engine may be missing until it has recovered. inflight: open atomic batches. restore_memory: memory of
     restores. requests: waiting API requests. describe_client: returns the `client` object of an advisory, or
-    None for a sink that is not a client.
+    None for a sink that is not a client. cluster_of: callable(account, stream, consumer or "") -> the
+    `cluster` object of an info, None on a server without a cluster.
     """
 
     engines: Iterable[HasCapacity] = ()
@@ -82,6 +87,7 @@ class SharedState(Struct, frozen=True, kw_only=True):
     restore_memory: RestoreMemory = field(default_factory=RestoreMemory)
     requests: WaitingRequests = field(default_factory=WaitingRequests)
     describe_client: Callable[[Sink], dict[str, Any] | None] = _unknown
+    cluster_of: Callable[[str, str, str], ClusterInfo | None] = _no_cluster
 
 
 class RequestService(Protocol):
@@ -130,6 +136,7 @@ class JetStreamEngine:
         self.config = config
         self.clock = clock
         self.describe_client = shared.describe_client
+        self._cluster_of = shared.cluster_of
         self._stores = stores
         self._new_id = new_id
         self._wake = wake
@@ -220,6 +227,10 @@ class JetStreamEngine:
         if self.dirty_streams or self.dirty_consumers or self.pending.deferred or self.deferrals.ready:
             self.tick.apply(self.clock())
         return True
+
+    def cluster_of(self, stream: str, consumer: str = "") -> ClusterInfo | None:
+        """The `cluster` object of a stream or consumer; None on a server without a cluster."""
+        return self._cluster_of(self.config.account, stream, consumer)
 
     def configure(self, config: EngineConfig) -> None:
         """Applies changed limits and options to what comes next; present streams and consumers stay."""
@@ -325,9 +336,6 @@ class JetStreamEngine:
             consumers=self.consumers,
             reviews=self.reviews,
             deferrals=self.deferrals,
-            follow_origins=self._follow_origins,
-            forget_origins=self._forget_origins,
-            origin_changed=self._origin_changed,
             clock=self.clock,
             wake=self._wake,
         )
@@ -386,6 +394,7 @@ class JetStreamEngine:
     def _opening_ports(self) -> OpeningPorts:
         return OpeningPorts(
             account=self.config.account,
+            is_clustered=self.config.is_clustered,
             api_level=self.config.api_level,
             index=self.index,
             table=self.table,
@@ -482,15 +491,6 @@ class JetStreamEngine:
 
     def _stop_readers(self, stream: StreamReplica) -> None:
         self.sourcing.forget(stream, for_good=False)
-
-    def _follow_origins(self, stream: StreamReplica) -> None:
-        self.sourcing.follow(stream)
-
-    def _forget_origins(self, stream: StreamReplica, for_good: bool) -> None:
-        self.sourcing.forget(stream, for_good=for_good)
-
-    def _origin_changed(self, name: str) -> None:
-        self.sourcing.origin_changed(name)
 
     def _reader_failures(self) -> list[tuple[str, str]]:
         return self.sourcing.failures()

@@ -48,6 +48,7 @@ class OpeningPorts:
     """
 
     account: str
+    is_clustered: bool
     api_level: int
     index: SubscriptionIndex
     table: StreamTable
@@ -119,6 +120,10 @@ class Opening:
             if meta.replicated:
                 store.abandon()  # its group opens it
                 return
+            if self._ports.is_clustered:
+                raise StoreError(
+                    "the stream was stored without a cluster: start this server without one to use it"
+                )
             level, served = stream_config.stored_level(meta.config), self._ports.api_level
             if level > served:
                 raise StoreError(f"unsupported - required API level: {level}, current API level: {served}")

@@ -119,20 +119,19 @@ class ReplicatedStreams:
         named = {state.chunk_seqs: names}
         return self._begin(ReplicatedStream(stream, standby, commands, self._ports, index, term, named))
 
-    def close(self, name: str, *, ended: bool = False) -> None:
+    def close(self, name: str) -> None:
         """Stops following a stream and removes its files: its group goes on without this server, or it is
-        opened again. ended: the stream is deleted."""
+        opened again."""
         replica = self._by_name.pop(name, None)
         if replica is None:
             return
-        replica.close(ended=ended)
+        replica.close()
         self.changed.pop(name, None)
         if not replica.failure:
             self._ports.containment.take_out(replica.stream)
             replica.stream.store.delete()
         self._ports.table.offline.pop(name, None)
         self._ports.table.claims.release(name)
-        self._ports.origin_changed(name)
 
     def _new(
         self, config: ApiStreamConfig, created: int, port: StreamGroupPort
@@ -157,7 +156,6 @@ class ReplicatedStreams:
         self._ports.table.claims.claim(stream.name, stream.config.subjects)
         self._by_name[stream.name] = replica
         self._ports.pending.note_stream(stream)
-        self._ports.origin_changed(stream.name)
         return replica
 
     def flush(self) -> None:

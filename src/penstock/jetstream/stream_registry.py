@@ -18,6 +18,7 @@ from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream import stream_config
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.capacity import Capacity
+from penstock.jetstream.commands import Update
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.containment import Containment
@@ -173,6 +174,20 @@ class StreamRegistry:
         self._parts.pending.touch_stream(stream, at_once=False)  # a start would enforce the limits again
         self._parts.advisories.stream_action(stream.name, "modify")
         return stream
+
+    def follow(self, stream: StreamReplica, config: ApiStreamConfig) -> Generator[int, None, None]:
+        """update() of a stream with a group to a configuration that its cluster agreed on: yields work until
+        it is committed. Raises LeadershipLostError."""
+        retention = stream.config.retention
+        update = Update(config, 0, stream.sources.positions_before(config))
+        yield from stream.change(update, self._parts.clock())
+        if config.retention is not retention:
+            self._parts.reviews.begin(stream)
+        self._parts.pending.touch_stream(stream)
+        yield from self._parts.removals.run(
+            stream, shrinking.slices(stream, partial(self._slice_begins, stream))
+        )
+        self._parts.advisories.stream_action(stream.name, "modify")
 
     def _slice_begins(self, stream: StreamReplica) -> int:
         """Sets what the account admits, for what the slice stores; returns the time (ns)."""

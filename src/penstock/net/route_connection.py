@@ -120,6 +120,10 @@ class RouteConnection(ServerConnection):
 
     # -- internal
 
+    def _go_straight_to_socket(self, transport: asyncio.Transport) -> None:
+        if self._read is None:  # else handed over before the socket was open: the kernels must not read it
+            super()._go_straight_to_socket(transport)
+
     def _is_congested(self, waiting: int) -> bool:
         return self._note_congestion(waiting)
 

@@ -334,18 +334,6 @@ class RaftReplica:
         self.leadership.read(context)
         return True
 
-    def campaign(self, now: int) -> bool:
-        """Asks now whether an election could be won: the first leader of a new group need not wait for its
-        election timer. Returns False when a leader is known or this replica may not stand."""
-        if (
-            self.role not in (Role.FOLLOWER, Role.PRE_CANDIDATE)
-            or not self._may_campaign
-            or self._hears_leader(now)
-        ):
-            return False
-        self._campaign_first(now)
-        return True
-
     def transfer(self, to: ReplicaId, now: int) -> bool:
         """Begins to hand the leadership over. Returns False when that is impossible."""
         return self.leadership is not None and self.leadership.transfer(to, now)

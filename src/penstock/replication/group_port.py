@@ -134,10 +134,6 @@ class GroupPort(Protocol):
     def read_index(self, context: int) -> bool:
         """Requests a linearizable read: `read_ready` or `read_lost` follows. False: not leading."""
 
-    def campaign(self) -> bool:
-        """Stands for election without waiting for a time-out, as the first leader of a new group does. False:
-        a leader is known, or this server may not lead."""
-
     def step_down(self, to: ReplicaId | None = None) -> bool:
         """Hands the leadership to a voter, by default the one with the longest log. False: impossible."""
 

@@ -133,9 +133,6 @@ class ReplicaGroup:
         self._reads[context] = self.replica.term
         return True
 
-    def campaign(self) -> bool:
-        return not self.is_stopped and self._node.touch(self).campaign(self._node.clock())
-
     def step_down(self, to: ReplicaId | None = None) -> bool:
         lead = self.replica.leadership
         if self.is_stopped or lead is None:

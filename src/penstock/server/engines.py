@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.engine import JetStreamEngine, SharedState
@@ -57,6 +59,8 @@ class EngineFactory:
         self._shared = SharedState(
             engines=service.running.values(), requests=requests, describe_client=self._describe
         )
+        if service.cluster is not None:
+            self._shared = structs.replace(self._shared, cluster_of=service.cluster.cluster_of)
 
     def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStreamEngine:
         """Opens the engine of an account with its stored data. Raises StoreError, OSError."""
@@ -64,7 +68,7 @@ class EngineFactory:
         engine = JetStreamEngine(
             self._accounts.open(account).index,
             store,
-            api=ApiService,
+            api=ApiService if self._service.cluster is None else self._service.cluster.api,
             config=self.config(account, limits),
             clock=context.clock,
             new_id=self._new_id,
@@ -83,6 +87,7 @@ class EngineFactory:
         limits = dict(limits.tiers).get(OWN_TIER, limits)
         return EngineConfig(
             account=account,
+            is_clustered=service.cluster is not None,
             tiers=tiers,
             server_id=context.server_id,
             server_name=context.server_name,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.routing.account import Account
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.engines import EngineFactory
+    from penstock.server.replicated.cluster_jetstream import ClusterJetStream
     from penstock.server.server_context import ServerContext
     from penstock.server.tick import Tick
     from penstock.store.interface import Store
@@ -47,18 +48,25 @@ class JetStreamService:
         accounts: the accounts, with their limits.
         options: the `jetstream` block.
         tick: runs the engines.
+        cluster: replicated streams; None on a server without a cluster.
 
     Raises:
         ServerError: the store directory is unusable, or accounts reserve more than the server has.
     """
 
     def __init__(
-        self, context: ServerContext, accounts: AccountRegistry, options: JetStreamOptions, tick: Tick
+        self,
+        context: ServerContext,
+        accounts: AccountRegistry,
+        options: JetStreamOptions,
+        tick: Tick,
+        cluster: ClusterJetStream | None = None,
     ) -> None:
         self._context = context
         self._accounts = accounts
         self._options = options
         self._tick = tick
+        self.cluster = cluster
         self.running: dict[str, JetStreamEngine] = {}  # engines of the accounts that are not dormant
         self.failed: dict[str, str] = {}  # account -> error of a failed start
         self._limits: dict[str, AccountJetStream] = {}  # of all accounts with JetStream
@@ -108,6 +116,12 @@ class JetStreamService:
         for name in tuple(self._dormant):
             self._open_dormant(name)
         return self.running
+
+    def engine(self, account: str) -> JetStreamEngine | None:
+        """The engine of an account, which opens when it is dormant; None for one without JetStream."""
+        if account in self._dormant:
+            self._open_dormant(account)
+        return self.running.get(account)
 
     def is_enabled(self, account: str) -> bool:
         """Whether the account has JetStream."""

@@ -210,8 +210,7 @@ class Server:
             await self._wait_for_sessions()
         if self.leafs is not None:
             await self.leafs.close()
-        if self.replication is not None:
-            self.replication.close()
+        self._close_replication()
         if self.gateways is not None:
             await self.gateways.close()
         if self.routes is not None:
@@ -229,6 +228,12 @@ class Server:
             self._watch.close()
         ports_file.remove(self.options.pid_file)
         ports_file.remove_ports(self.options.ports_file_dir)
+
+    def _close_replication(self) -> None:
+        if self.jetstream is not None and self.jetstream.cluster is not None:
+            self.jetstream.cluster.close()
+        if self.replication is not None:
+            self.replication.close()
 
     def process_input(self, sessions: Iterable[Session]) -> None:
         """Processes all input read from these clients before they are closed, so that acks of messages that
@@ -614,13 +619,19 @@ class Server:
             peer_changed=self.system.peer_changed,
             gateways=lambda: self.gateways,
         )
-        if self._replication_setup is not None:
-            from penstock.server.links.replication_service import ReplicationService
-
-            self.replication = ReplicationService(self.context, self.routes, self._replication_setup)
+        self._open_replication(self.routes)
         await self.routes.open()
         assert self._listener is not None
         self._info = self._static_info(self._listener.port)
+
+    def _open_replication(self, routes: Routes) -> None:
+        setup = self._replication_setup
+        if self.jetstream is not None and self.jetstream.cluster is not None:
+            setup = self.jetstream.cluster.setup(self.jetstream, routes.count_peers)
+        if setup is not None:
+            from penstock.server.links.replication_service import ReplicationService
+
+            self.replication = ReplicationService(self.context, routes, setup)
 
     def _open_jetstream(self, tick: Tick) -> None:
         options = self.options.jetstream
@@ -628,7 +639,12 @@ class Server:
             return
         from penstock.server.jetstream_service import JetStreamService
 
-        self.jetstream = JetStreamService(self.context, self.accounts, options, tick)
+        cluster = None
+        if self.options.cluster is not None:
+            from penstock.server.replicated.cluster_jetstream import ClusterJetStream
+
+            cluster = ClusterJetStream(self.context, self.accounts)
+        self.jetstream = JetStreamService(self.context, self.accounts, options, tick, cluster)
 
     def _open_accounts(self) -> None:
         """Creates the accounts that must exist before the first client. Raises ConfigError."""

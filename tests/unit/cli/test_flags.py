@@ -74,7 +74,7 @@ def test_two_words_are_flags_without_a_dash(word: str) -> None:
         (("--routes", "nats://h:1"), "solicited routes require cluster capabilities, e.g. --cluster"),
         (("--cluster", "nats://h"), 'could not parse cluster url "nats://h"'),
         (("--cluster", "nats://h:1", "--routes", "nats://h"), 'error parsing routes url "nats://h"'),
-        (("--cluster", "nats://h:1", "-js"), "jetstream and cluster exclude each other"),
+        (("--cluster", "nats://h:1", "-js"), "jetstream cluster requires `server_name` to be set"),
         (("--profile", "6060"), "no profiling port"),
         (("-r", "ftp://h:1"), "invalid network type"),
         (("-ms", "8443"), "TLS cert and key required for HTTPS"),

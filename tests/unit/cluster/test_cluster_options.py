@@ -114,7 +114,15 @@ def test_every_directive_is_read() -> None:
         ),
         ("cluster { port: 70000 }", "cluster.port is 70000; it must be from -1 to 65535"),
         ("cluster { port: 1, foo: 1 }", 'unknown field "foo"'),
-        ("jetstream: true, cluster { port: 1 }", "jetstream and cluster exclude each other"),
+        ("jetstream: true, cluster { port: 1 }", "jetstream cluster requires `server_name` to be set"),
+        (
+            "server_name: a, jetstream: true, cluster { port: 1 }",
+            "jetstream cluster requires `cluster.name` to be set",
+        ),
+        (
+            "server_name: a, jetstream: true, cluster { port: 1, name: c }",
+            "jetstream cluster requires `jetstream.store_dir` to be set",
+        ),
         ("cluster { routes: ['nats://h:1'] }", "cluster.routes needs cluster.port or cluster.listen"),
     ],
 )

@@ -221,17 +221,3 @@ def test_every_role_has_its_transitions_and_illegal_ones_are_assertions() -> Non
     with pytest.raises(AssertionError, match="cannot become"):
         RaftReplica._become(group["a"], Role.CANDIDATE)
     assert group["b"].hard_state.vote in ("a", NO_VOTE)
-
-
-def test_the_first_leader_of_a_new_group_need_not_wait_for_its_timer() -> None:
-    group = RaftGroup("abc")
-    assert group["a"].campaign(group.now)
-    group.settle()
-    assert group.roles() == {"a": "leader 1", "b": "follower 1", "c": "follower 1"}
-    assert not group["b"].campaign(group.now), "there is a leader"
-    assert not group["a"].campaign(group.now), "it leads"
-
-
-def test_a_learner_does_not_campaign_when_asked() -> None:
-    group = RaftGroup("ab", learners="c")
-    assert not group["c"].campaign(group.now)

@@ -106,15 +106,27 @@ def _requested_name(request: ApiRequest, config: ApiConsumerConfig) -> str:
     return name
 
 
+def _durable_name(request: ApiRequest, config: ApiConsumerConfig) -> str:
+    name = request.args[1]
+    if not config.durable_name:
+        raise codes.CONSUMER_DURABLE_NAME_NOT_SET.exception()
+    if config.durable_name != name:
+        raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
+    return name
+
+
+def creation_name(request: ApiRequest, body: ConsumerCreateRequest, *, is_durable: bool) -> str:
+    """The name of the consumer that a request of either kind creates; "" for one to be chosen. Raises
+    JetStreamApiError for names that contradict each other or cannot be."""
+    _check_path(request, body, request.args[0])
+    return _durable_name(request, body.config) if is_durable else _requested_name(request, body.config)
+
+
 def create_durable(engine: JetStreamEngine, request: ApiRequest) -> Answer[ConsumerCreateResponse]:
     """CONSUMER.DURABLE.CREATE: the name in the subject is the durable name."""
     body = request.body(ConsumerCreateRequest)
     stream = _stream_of(engine, request, body)
-    name = request.args[1]
-    if not body.config.durable_name:
-        raise codes.CONSUMER_DURABLE_NAME_NOT_SET.exception()
-    if body.config.durable_name != name:
-        raise codes.CONSUMER_DURABLE_NAME_NOT_MATCH_SUBJECT.exception()
+    name = _durable_name(request, body.config)
     steps = _created(engine, stream, body, name, request.now)
     return steps if engine.consumers.is_replicated(stream) else _at_once(steps)
 
@@ -134,7 +146,7 @@ def list_infos(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, N
     for consumer in page:
         if consumer.closed:
             continue  # deleted since the first slice
-        if not infos.add(consumer.info(request.now)):
+        if not infos.add(info_of(engine, consumer, request.now)):
             break
         yield infos.work + PENDING_WORK * consumer.state.num_pending
     return ConsumerListResponse(
@@ -148,13 +160,13 @@ def list_infos(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, N
 
 def info(engine: JetStreamEngine, request: ApiRequest) -> ConsumerInfoResponse:
     """CONSUMER.INFO."""
-    _expect_empty(request)
-    return ConsumerInfoResponse(**_fields(_consumer_of(engine, request).info(request.now)))
+    expect_empty(request)
+    return ConsumerInfoResponse(**_fields(info_of(engine, _consumer_of(engine, request), request.now)))
 
 
 def delete(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, SuccessResponse]:
     """CONSUMER.DELETE; the response follows the removal of messages that only this consumer needed."""
-    _expect_empty(request)
+    expect_empty(request)
     stream, name = engine.table.find(request.args[0]), request.args[1]
     # With sync_always the response promises durability. A consumer that came back would redeliver.
     sync = engine.config.sync_always
@@ -178,17 +190,18 @@ def pause(engine: JetStreamEngine, request: ApiRequest) -> Answer[ConsumerPauseR
         return _pause_in_group(consumer, config, request.now)
     with engine.containment.changing(consumer):
         consumer.update(config, request.now)
-    return _pause_response(consumer, request.now)
+    return pause_response(consumer, request.now)
 
 
 def _pause_in_group(
     consumer: ConsumerReplica, config: ApiConsumerConfig, now: int
 ) -> Generator[int, None, ConsumerPauseResponse]:
     yield from consumer.propose_update(config, now)
-    return _pause_response(consumer, now)
+    return pause_response(consumer, now)
 
 
-def _pause_response(consumer: ConsumerReplica, now: int) -> ConsumerPauseResponse:
+def pause_response(consumer: ConsumerReplica, now: int) -> ConsumerPauseResponse:
+    """Whether a consumer is paused, and until when. now: ns."""
     until = rules.pause_until_ns(consumer.config)
     paused = until > now
     return ConsumerPauseResponse(
@@ -212,7 +225,7 @@ def reset(engine: JetStreamEngine, request: ApiRequest) -> ConsumerResetResponse
         seq = consumer.reset(from_seq, request.now)
     if headers.value_of(request.header, headers.STREAM_IDENTITY) is not None:
         request.answer_with_identity(stream.identity)
-    return ConsumerResetResponse(**_fields(consumer.info(request.now)), reset_seq=seq)
+    return ConsumerResetResponse(**_fields(info_of(engine, consumer, request.now)), reset_seq=seq)
 
 
 def unpin(engine: JetStreamEngine, request: ApiRequest) -> ConsumerUnpinResponse:
@@ -254,12 +267,16 @@ def next_messages(engine: JetStreamEngine, request: ApiRequest) -> None:
 
 def _stream_of(engine: JetStreamEngine, request: ApiRequest, body: ConsumerCreateRequest) -> StreamReplica:
     stream = engine.table.find(request.args[0])
-    if body.stream_name != stream.name:
+    _check_path(request, body, stream.name)
+    return stream
+
+
+def _check_path(request: ApiRequest, body: ConsumerCreateRequest, stream: str) -> None:
+    if body.stream_name != stream:
         raise codes.STREAM_MISMATCH.exception()
     name = request.args[1] if len(request.args) > 1 else body.config.name
     if "/" in name or "\\" in name:
         raise codes.CONSUMER_NAME_CONTAINS_PATH_SEPARATORS.exception()
-    return stream
 
 
 def _consumer_of(engine: JetStreamEngine, request: ApiRequest) -> ConsumerReplica:
@@ -277,7 +294,8 @@ def _refuse_offline(stream: StreamReplica, name: str) -> None:
         raise codes.CONSUMER_OFFLINE_REASON.exception(err=stream.offline[name], stream=stream.name)
 
 
-def _expect_empty(request: ApiRequest) -> None:
+def expect_empty(request: ApiRequest) -> None:
+    """Raises JetStreamApiError 10003 for a request with a body."""
     if not request.is_empty:
         raise codes.NOT_EMPTY_REQUEST.exception()
 
@@ -290,6 +308,13 @@ def _page(engine: JetStreamEngine, request: ApiRequest, size: int) -> tuple[list
     return [stream.consumers[name] for name in names[offset : offset + size]], offset, len(names)
 
 
+def info_of(engine: JetStreamEngine, consumer: ConsumerReplica, now: int) -> ApiConsumerInfo:
+    """The info of a consumer, with the `cluster` object that it has in a cluster."""
+    info = consumer.info(now)
+    cluster = engine.cluster_of(consumer.stream.name, consumer.name)
+    return info if cluster is None else structs.replace(info, cluster=cluster)
+
+
 def _fields(consumer_info: ApiConsumerInfo) -> dict[str, Any]:
     return {name: getattr(consumer_info, name) for name in ApiConsumerInfo.__struct_fields__}
 
@@ -300,7 +325,7 @@ def _created(
     if body.config.direct and body.config.sourcing and name:
         body, name = _for_sourcing(engine, stream, body, name)
     consumer = yield from create_consumer(engine, stream, body, name, now)
-    return ConsumerCreateResponse(**_fields(consumer.info(now)))
+    return ConsumerCreateResponse(**_fields(info_of(engine, consumer, now)))
 
 
 def _for_sourcing(
@@ -426,7 +451,7 @@ ENDPOINTS = (
     Endpoint("CONSUMER.LIST", 1, 1, "consumer_list_response", list_infos),
     Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info),
     Endpoint("CONSUMER.DELETE", 2, 2, "consumer_delete_response", delete),
-    Endpoint("CONSUMER.PAUSE", 2, 2, "consumer_pause_response", pause),
+    Endpoint("CONSUMER.PAUSE", 2, 2, "consumerpause_response", pause),
     Endpoint("CONSUMER.RESET", 2, 2, "consumer_reset_response", reset, audited=False),
     Endpoint("CONSUMER.UNPIN", 2, 2, "consumer_unpin_response", unpin),
     Endpoint("CONSUMER.MSG.NEXT", 2, 2, "", next_messages, audited=False, json_errors=False),

@@ -47,15 +47,17 @@ NO_RESPONDERS = ("CONSUMER.MSG.NEXT", "DIRECT.GET")  # unknown subjects below th
 EVERYWHERE = frozenset(["DIRECT.GET"])
 """Verbs that every replica of a stream serves."""
 
-TABLE = ApiTable(
-    [
+ENDPOINTS = {
+    endpoint.verbs: endpoint
+    for endpoint in (
         *account_requests.ENDPOINTS,
         *stream_requests.ENDPOINTS,
         *direct_requests.ENDPOINTS,
         *consumer_requests.ENDPOINTS,
         *transfer_requests.ENDPOINTS,
-    ]
-)
+    )
+}
+TABLE = ApiTable(ENDPOINTS.values())
 
 
 class ApiService:

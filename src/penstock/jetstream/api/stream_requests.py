@@ -58,26 +58,26 @@ SUBJECTS_SLICE = 256
 
 def create(engine: JetStreamEngine, request: ApiRequest) -> StreamCreateResponse:
     """STREAM.CREATE. Succeeds for an existing stream with the same configuration."""
-    body = _config_request(request)
+    body = config_request(request)
     stream = engine.registry.create(body, request.now)
-    return StreamCreateResponse(**_info(engine, stream, request.now), did_create=True)
+    return StreamCreateResponse(**info_fields(engine, stream, request.now), did_create=True)
 
 
 def update(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamUpdateResponse]:
     """STREAM.UPDATE; the response follows the removal of messages that lower limits or another retention
     policy do not keep."""
-    body = _config_request(request, name_first=True)
+    body = config_request(request, name_first=True)
     stream = yield from engine.registry.update(body, request.now)
     yield from engine.reviews.wait(stream)
-    return StreamUpdateResponse(**_info(engine, stream, request.now))
+    return StreamUpdateResponse(**info_fields(engine, stream, request.now))
 
 
 def info(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, StreamInfoResponse]:
     """STREAM.INFO, with a page of subjects and their counts if subjects_filter is set."""
     body = request.optional_body(StreamInfoRequest)
     stream = engine.table.find(request.args[0])
-    fields = _info(engine, stream, request.now, deleted=body.deleted_details)
-    fields["cluster"] = ClusterInfo(leader=engine.config.server_name)
+    fields = info_fields(engine, stream, request.now, deleted=body.deleted_details)
+    fields["cluster"] = fields["cluster"] or ClusterInfo(leader=engine.config.server_name)
     total = offset = limit = 0
     if body.subjects_filter:
         counts = SubjectCounts(stream.log, body.subjects_filter.encode())  # the current counts
@@ -114,6 +114,7 @@ def listing(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None
             state=stream.state(),
             domain=engine.config.domain,
             ts=format_time(request.now),
+            cluster=engine.cluster_of(stream.name),
             **_origin_fields(engine, stream, request.now),
         )
         if not infos.add(one):
@@ -241,9 +242,11 @@ def find_message(stream: StreamReplica, body: MsgGetRequest) -> StoredRecord | N
     return stream.log.load(body.seq)
 
 
-def _config_request(
+def config_request(
     request: ApiRequest, *, name_first: bool = False
 ) -> stream_config.StrictStreamConfigRequest:
+    """The body of a creation or update. name_first: checks the name before the rest. Raises JetStreamApiError
+    10025, 10056."""
     body = request.body(stream_config.StrictStreamConfigRequest)
     if name_first:
         stream_config.check_name(body.name)
@@ -252,16 +255,17 @@ def _config_request(
     return body
 
 
-def _info(
+def info_fields(
     engine: JetStreamEngine, stream: StreamReplica, now: int, *, deleted: bool = False
 ) -> dict[str, Any]:
-    """The fields of an ApiStreamInfo."""
+    """The fields of an ApiStreamInfo. now: ns. deleted: with the sequences of deleted messages."""
     return {
         "config": stream_config.with_versions(stream.config, engine.config),
         "created": format_time(stream.created),
         "state": stream.state(deleted=deleted),
         "domain": engine.config.domain,
         "ts": format_time(now),
+        "cluster": engine.cluster_of(stream.name),
         **_origin_fields(engine, stream, now),
     }
 

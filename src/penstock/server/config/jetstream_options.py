@@ -29,6 +29,9 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     """Fsync interval of file streams, ns, > 0. Default 2 minutes. `sync_interval`."""
     sync_always: bool = False
     """Fsync before every ack. Default off. `sync_interval: always`."""
+    sync_replicas: bool = True
+    """In a cluster: acknowledge what a majority has synced. False: what it has handed to its operating
+    systems, as the official server does; set by a `sync_interval` other than `always`. Default on."""
     cipher: str = "chacha"
     """Cipher of encrypted files: "chacha" (default) or "aes". `cipher`."""
     key: str = ""

@@ -433,12 +433,25 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError("cluster.name is '_': cluster name is reserved")
         self._check_gateway()
         if self.cluster is not None and self.jetstream is not None:
-            raise ConfigError(
-                "jetstream and cluster exclude each other: this server does not replicate streams, so each "
-                "member would answer every JetStream request; turn one of them off"
-            )
+            self._check_replication()
         self._check_monitoring()
         self._check_authorization()
+
+    def _check_replication(self) -> None:
+        if not self.server_name:
+            raise ConfigError(
+                "jetstream cluster requires `server_name` to be set: its streams remember servers by name"
+            )
+        if not self.name_of_cluster:
+            raise ConfigError(
+                "jetstream cluster requires `cluster.name` to be set: its servers must agree on it"
+            )
+        if self.jetstream is not None and self.jetstream.store_dir is None:
+            raise ConfigError(
+                "jetstream cluster requires `jetstream.store_dir` to be set: its servers keep a log there"
+            )
+        if not self.has_system_account:
+            raise ConfigError("jetstream cluster requires a system account: remove no_system_account")
 
     def _check_gateway(self) -> None:
         if self.gateway is None:

@@ -247,6 +247,11 @@ class Routes(LinkServer[RouteSession]):
 
     # -- replicated groups
 
+    def count_peers(self) -> tuple[int, int]:
+        """How many servers there are routes to, and how many of these replicate."""
+        peers = self.mesh.peers.values()
+        return len(peers), sum(one.remote is not None and one.remote.replication > 0 for one in peers)
+
     def serve_replication(self, version: int, accepted: Callable[[RouteConnection], object]) -> None:
         """Connections whose peers want to replicate go to `accepted`, after the authorization of a route. New
         INFO says that this server takes them."""

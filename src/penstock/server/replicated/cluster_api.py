@@ -1,0 +1,501 @@
+"""`$JS.API.>` of an account on a server of a cluster.
+
+Every server of the cluster gets every request; `jetstream.meta.request_routing` says which of them answers.
+The leader of a stream's group answers as a server without a cluster does (jetstream/api). What is the meta
+leader's is here: it checks a request and proposes a command, whose outcome is the answer.
+
+Before the meta leader answers from its state, it confirms that it leads and has applied what was committed:
+a client that was told of a new stream by its leader finds it.
+
+Direct gets have subscriptions of their own in a queue group, so that one replica answers each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import structs
+
+from penstock.errors import JetStreamApiError
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint
+from penstock.jetstream.api.consumer_requests import creation_name, expect_empty
+from penstock.jetstream.api.service import ENDPOINTS, NO_RESPONDERS, PREFIX, TABLE, ApiService
+from penstock.jetstream.api.stream_requests import config_request
+from penstock.jetstream.api.stream_requests import info as stream_info
+from penstock.jetstream.consumer import consumer_config
+from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
+from penstock.jetstream.meta import meta_requests
+from penstock.jetstream.meta.assignments import StreamAssignment
+from penstock.jetstream.meta.meta_commands import (
+    CancelMove,
+    DeleteConsumer,
+    DeleteStream,
+    MetaCommand,
+    PauseConsumer,
+)
+from penstock.jetstream.meta.meta_requests import MetaRequest
+from penstock.jetstream.meta.request_routing import (
+    RESPONDERS,
+    Fail,
+    RequestView,
+    Responder,
+    Serve,
+    decide,
+)
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
+from penstock.protocol import error_codes as codes
+from penstock.protocol import status
+from penstock.protocol.api import (
+    TYPE_PREFIX,
+    AccountInfoResponse,
+    ApiConsumerConfig,
+    ApiError,
+    ConsumerCreateRequest,
+    ConsumerListResponse,
+    ConsumerNamesResponse,
+    ConsumerPauseRequest,
+    ErrorResponse,
+    LeaderStepDownRequest,
+    PagedRequest,
+    PeerRemoveRequest,
+    StreamListResponse,
+    StreamNamesRequest,
+    StreamNamesResponse,
+    SuccessResponse,
+)
+from penstock.protocol.subjects import overlaps
+from penstock.server.replicated.request_tickets import RequestTicket, ticket_of
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.meta.meta_tables import MetaTables
+    from penstock.server.replicated.stream_group_owner import StreamGroup
+
+QUEUE = b"_sys_"
+META_LED = frozenset((Responder.META, Responder.META_ACCOUNT, Responder.META_SYSTEM))
+
+
+class ClusterView(Protocol):
+    """What the API uses of the cluster's part of the server."""
+
+    @property
+    def tables(self) -> MetaTables:
+        """The meta state."""
+
+    def view(self, account: str, stream: str, consumer: str) -> RequestView:
+        """What this server knows about a request. "" for a request without such a name."""
+
+    def origin(self, engine: JetStreamEngine, ticket: bytes) -> MetaRequest:
+        """A request for the meta leader."""
+
+    def propose(self, command: MetaCommand) -> bool:
+        """Proposes a command at the meta group, which this server leads. False: it was not taken."""
+
+    def confirm(self, done: Callable[[], object]) -> bool:
+        """Calls `done` when the meta state is current."""
+
+    def later(self, delay_ns: int, call: Callable[[], object]) -> None:
+        """Calls after a time."""
+
+    def find_group(self, account: str, stream: str) -> StreamGroup | None:
+        """The group of a stream on this server."""
+
+    def leader_peer(self, account: str, stream: str) -> str:
+        """The peer id of the leader of a stream's group, as far as this server knows; "" for none."""
+
+    def usage(self, account: str) -> tuple[int, int]:
+        """Bytes of an account in memory and on disk, on all servers together."""
+
+    def gather(
+        self,
+        account: str,
+        stream: str,
+        names: list[str],
+        done: Callable[[dict[str, Any]], object],
+    ) -> None:
+        """Asks the leaders for infos of streams (stream ""), or of consumers of one; calls
+        done({name: encoded info}) with those that came in time."""
+
+
+class ClusterApi(ApiService):
+    """Serves the API of one engine; `cluster`: the cluster's part of the server."""
+
+    def __init__(self, engine: JetStreamEngine, cluster: ClusterView) -> None:
+        super().__init__(engine)
+        self._cluster = cluster
+        self._account = engine.config.account
+        self._direct: dict[str, list[SinkSubscription]] = {}
+        self._service = ServiceSink(self.on_request, self._apply_pending)
+        handlers: dict[str, Callable[[ApiRequest], Any]] = {
+            "INFO": self._account_info,
+            "STREAM.CREATE": self._create_stream,
+            "STREAM.UPDATE": self._update_stream,
+            "STREAM.DELETE": self._delete_stream,
+            "STREAM.NAMES": self._stream_names,
+            "STREAM.LIST": self._stream_list,
+            "STREAM.RESTORE": self._restore_stream,
+            "STREAM.PEER.REMOVE": self._remove_peer,
+            "STREAM.PEER.EVACUATE": self._remove_peer,
+            "STREAM.CANCEL_MOVE": self._cancel_move,
+            "CONSUMER.CREATE": self._create_consumer,
+            "CONSUMER.DURABLE.CREATE": self._create_consumer,
+            "CONSUMER.DELETE": self._delete_consumer,
+            "CONSUMER.NAMES": self._consumer_names,
+            "CONSUMER.LIST": self._consumer_list,
+            "CONSUMER.PAUSE": self._pause_consumer,
+            "CONSUMER.PEER.REMOVE": self._remove_consumer_peer,
+            "CONSUMER.PEER.EVACUATE": self._remove_consumer_peer,
+        }
+        led = {"STREAM.LEADER.STEPDOWN": self._step_down, "CONSUMER.LEADER.STEPDOWN": self._step_down}
+        self._meta = {verbs: self._endpoint(verbs, handler) for verbs, handler in handlers.items()}
+        self._led = {verbs: self._endpoint(verbs, handler) for verbs, handler in led.items()}
+
+    @staticmethod
+    def _endpoint(verbs: str, handler: Callable[[ApiRequest], Any]) -> Endpoint:
+        return structs.replace(ENDPOINTS[verbs], handler=lambda _, request: handler(request))
+
+    # --- subscriptions --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Subscribes."""
+        for prefix in self._prefixes:
+            subscription = SinkSubscription(self._service, f"{prefix}>".encode())
+            self._engine.index.insert(subscription)
+            self._subscriptions.append(subscription)
+
+    def stop(self) -> None:
+        """Unsubscribes."""
+        for name in list(self._direct):
+            self.stop_direct_gets(name)
+        super().stop()
+
+    def serve_direct_gets(self, stream: str) -> None:
+        """This server's replica of a stream is current: it takes its part of the direct gets."""
+        if stream in self._direct:
+            return
+        sink = ServiceSink(self._on_direct_get, self._apply_pending)
+        self._direct[stream] = [
+            SinkSubscription(sink, f"{PREFIX}DIRECT.GET.{stream}{rest}".encode(), queue=QUEUE)
+            for rest in ("", ".>")
+        ]
+        for subscription in self._direct[stream]:
+            self._engine.index.insert(subscription)
+
+    def stop_direct_gets(self, stream: str) -> None:
+        """This server does not answer direct gets of the stream any more."""
+        for subscription in self._direct.pop(stream, ()):
+            self._engine.index.remove(subscription)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def on_request(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        """Processes one request, or leaves it to another server."""
+        text = subject.decode("utf-8", "surrogateescape")
+        prefix = PREFIX if text.startswith(PREFIX) else self._prefixes[-1]
+        endpoint, args = TABLE.find(text[len(prefix) :].split(".")) or (None, [])
+        request = ApiRequest(text, args, reply, header, payload, origin)
+        if endpoint is None:
+            self._meet_nobody(request)
+        elif endpoint.verbs == "DIRECT.GET":
+            self._meet_direct_get(request)
+        else:
+            self._route(endpoint, request, is_current=False)
+
+    def _on_direct_get(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
+    ) -> None:
+        text = subject.decode("utf-8", "surrogateescape")
+        found = TABLE.find(text[len(PREFIX) :].split("."))
+        if found is not None:
+            self._serve(found[0], ApiRequest(text, found[1], reply, header, payload, origin))
+
+    def _meet_direct_get(self, request: ApiRequest) -> None:
+        """A direct get has its own subscribers if the stream has a replica; else the meta leader says so."""
+        view = self._cluster.view(self._account, request.args[0], "")
+        if view.is_meta_leader and view.stream is None:
+            self._cluster.confirm(lambda: self._meet_nobody(request, unless=request.args[0]))
+
+    def _meet_nobody(self, request: ApiRequest, unless: str = "") -> None:
+        """No server has what is asked for: the meta leader answers as without subscribers. unless: a stream
+        that there may be now."""
+        view = self._cluster.view(self._account, unless, "")
+        is_single = request.subject.partition(".API.")[2].startswith(NO_RESPONDERS)
+        if is_single and view.is_meta_leader and view.stream is None and request.reply:
+            self._send_no_responders(request)
+
+    def _send_no_responders(self, request: ApiRequest) -> None:
+        block = status.no_responders_block(request.subject)
+        publish(self._engine.index, request.reply, b"", block, b"")
+
+    def _view(self, endpoint: Endpoint, request: ApiRequest) -> RequestView:
+        stream = request.args[0] if request.args else ""
+        has_consumer = endpoint.verbs.startswith("CONSUMER.") and len(request.args) > 1
+        view = self._cluster.view(self._account, stream, request.args[1] if has_consumer else "")
+        if endpoint.verbs == "CONSUMER.CREATE" and (
+            b'"direct"' in request.payload or b'"sourcing"' in request.payload
+        ):
+            view = structs.replace(view, reads_directly=_reads_directly(request))
+        return view
+
+    def _route(self, endpoint: Endpoint, request: ApiRequest, *, is_current: bool) -> None:
+        """Acts as the routing decides. is_current: the meta state was confirmed after the request."""
+        view = self._view(endpoint, request)
+        if endpoint.verbs == "CONSUMER.MSG.NEXT":
+            self._pull(endpoint, request, view, is_current=is_current)
+            return
+        decision = decide(endpoint.verbs, view)
+        if not isinstance(decision, (Serve, Fail)):
+            return
+        is_meta = endpoint.verbs in self._meta and not view.reads_directly
+        is_from_meta = view.is_meta_leader and (is_meta or isinstance(decision, Fail))
+        if is_from_meta and not is_current:
+            self._cluster.confirm(partial(self._route, endpoint, request, is_current=True))
+        elif isinstance(decision, Fail):
+            if decision.after_ns:
+                self._cluster.later(decision.after_ns, partial(self._fail_later, endpoint, request))
+            else:
+                self._fail(endpoint, request, decision.error)
+        elif is_meta:
+            request.begin(self._engine.clock())
+            self._try(self._meta[endpoint.verbs], request)
+        elif endpoint.verbs in self._led:
+            request.begin(self._engine.clock())
+            self._try(self._led[endpoint.verbs], request)
+        elif endpoint.verbs == "STREAM.INFO" and view.stream is not None and not view.stream.is_leader:
+            self._show_own_state(endpoint, request)
+        else:
+            self._serve(endpoint, request)
+
+    def _try(self, endpoint: Endpoint, request: ApiRequest) -> None:
+        try:
+            self._answer(endpoint, request)
+        except Exception as error:  # noqa: BLE001  # costs this request, and nothing else
+            self._answer_fault(error, endpoint, request)
+
+    def _fail_later(self, endpoint: Endpoint, request: ApiRequest) -> None:
+        decision = decide(endpoint.verbs, self._view(endpoint, request))
+        if isinstance(decision, Fail):
+            self._fail(endpoint, request, decision.error)
+
+    def _fail(self, endpoint: Endpoint, request: ApiRequest, error: ApiError) -> None:
+        response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=error)
+        self._report(endpoint, request, response, True)
+
+    def _pull(self, endpoint: Endpoint, request: ApiRequest, view: RequestView, *, is_current: bool) -> None:
+        consumer = view.consumer
+        if consumer is not None and consumer.is_leader:
+            self._serve(endpoint, request)
+        elif consumer is not None and consumer.is_member and not consumer.has_leader and request.reply:
+            self._send_no_responders(request)
+        elif consumer is None and view.stream is not None and view.stream.is_leader:
+            self._serve(endpoint, request)  # a consumer of a mirror or source, or none
+        elif consumer is None and view.stream is None and view.is_meta_leader and request.reply:
+            if is_current:
+                self._send_no_responders(request)
+            else:
+                self._cluster.confirm(partial(self._route, endpoint, request, is_current=True))
+
+    def _show_own_state(self, endpoint: Endpoint, request: ApiRequest) -> None:
+        """The group of the stream has no leader: each member shows what it has."""
+        request.begin(self._engine.clock())
+        try:
+            steps = stream_info(self._engine, request)
+            while True:
+                next(steps)
+        except StopIteration as end:
+            self._report(endpoint, request, end.value, False)
+        except JetStreamApiError as error:
+            self._report(endpoint, request, self._refusal(endpoint, request, error), True)
+
+    def _conclude(
+        self, endpoint: Endpoint, request: ApiRequest, response: Any, *, failed: bool = False
+    ) -> None:
+        if response is None:
+            return
+        if endpoint.verbs in self._meta and RESPONDERS[endpoint.verbs] in META_LED:
+            group = self._cluster.find_group(self._account, request.args[0]) if request.args else None
+            if endpoint.verbs != "CONSUMER.CREATE" or group is None or not group.is_serving:
+                self._report(endpoint, request, response, failed)
+                return
+        super()._conclude(endpoint, request, response, failed=failed)
+
+    def answer(self, ticket: RequestTicket, response: Any) -> None:
+        """Answers the request of a ticket. response: a struct, or an ApiError."""
+        endpoint, request = ENDPOINTS[ticket.verbs], ticket.request()
+        is_error = isinstance(response, ApiError)
+        if is_error:
+            response = ErrorResponse(type=TYPE_PREFIX + endpoint.response, error=response)
+        self._report(endpoint, request, response, is_error)
+
+    def confirm_success(self, ticket: RequestTicket) -> None:
+        """The command of a ticket succeeded, and there is nothing to show."""
+        kind = TYPE_PREFIX + ENDPOINTS[ticket.verbs].response
+        self.answer(ticket, SuccessResponse(type=kind, success=True))
+
+    # --- what the meta leader does ----------------------------------------------------------------
+
+    def _propose(self, command: MetaCommand) -> None:
+        if not self._cluster.propose(command):
+            raise codes.CLUSTER_NOT_AVAIL.exception()
+
+    def _origin(self, verbs: str, request: ApiRequest) -> MetaRequest:
+        return self._cluster.origin(self._engine, ticket_of(self._account, verbs, request))
+
+    def _account_info(self, request: ApiRequest) -> AccountInfoResponse:
+        present = self._engine.capacity.info()
+        assets = self._cluster.tables.assets(self._account)
+        memory, storage = self._cluster.usage(self._account)
+        consumers = sum(len(one) for one in assets.consumers.values())
+        fields = structs.asdict(present) | {
+            "streams": len(assets.streams), "consumers": consumers, "memory": memory, "storage": storage,
+        }  # fmt: skip
+        return AccountInfoResponse(**fields)
+
+    def _create_stream(self, request: ApiRequest) -> None:
+        body = config_request(request)
+        self._propose(meta_requests.create_stream(self._origin("STREAM.CREATE", request), body))
+
+    def _update_stream(self, request: ApiRequest) -> None:
+        body = config_request(request, name_first=True)
+        origin = self._origin("STREAM.UPDATE", request)
+        self._propose(meta_requests.update_stream(self._cluster.tables, origin, body))
+
+    def _restore_stream(self, request: ApiRequest) -> None:
+        raise codes.STREAM_RESTORE.exception(err="a cluster takes no backups yet: restore on one server")
+
+    def _delete_stream(self, request: ApiRequest) -> None:
+        if not request.is_empty:
+            raise codes.NOT_EMPTY_REQUEST.exception()
+        ticket = ticket_of(self._account, "STREAM.DELETE", request)
+        self._propose(DeleteStream(self._account, request.args[0], ticket=ticket))
+
+    def _cancel_move(self, request: ApiRequest) -> None:
+        ticket = ticket_of(self._account, "STREAM.CANCEL_MOVE", request)
+        self._propose(CancelMove(self._account, request.args[0], ticket))
+
+    def _remove_peer(self, request: ApiRequest) -> None:
+        verbs = ".".join(request.subject[len(PREFIX) :].split(".")[:3])
+        body = request.body(PeerRemoveRequest)
+        origin = self._origin(verbs, request)
+        self._propose(meta_requests.remove_from_stream(origin, request.args[0], body))
+
+    def _remove_consumer_peer(self, request: ApiRequest) -> None:
+        stream, consumer = request.args
+        raise meta_requests.check_consumer_removal(
+            self._cluster.tables, self._account, stream, consumer, request.body(PeerRemoveRequest)
+        )
+
+    def _create_consumer(self, request: ApiRequest) -> None:
+        body = request.body(ConsumerCreateRequest)
+        is_durable = request.subject.startswith(f"{PREFIX}CONSUMER.DURABLE.")
+        self._cluster.tables.stream(self._account, request.args[0])
+        name = creation_name(request, body, is_durable=is_durable)
+        verbs = "CONSUMER.DURABLE.CREATE" if is_durable else "CONSUMER.CREATE"
+        origin = self._origin(verbs, request)
+        self._propose(meta_requests.create_consumer(self._cluster.tables, origin, name, body))
+
+    def _delete_consumer(self, request: ApiRequest) -> None:
+        expect_empty(request)
+        stream, consumer = request.args
+        ticket = ticket_of(self._account, "CONSUMER.DELETE", request)
+        self._propose(DeleteConsumer(self._account, stream, consumer, ticket=ticket))
+
+    def _pause_consumer(self, request: ApiRequest) -> None:
+        stream, name = request.args
+        body = request.optional_body(ConsumerPauseRequest)
+        tables = self._cluster.tables
+        present = tables.consumer(self._account, stream, name)
+        asked = structs.replace(present.config, pause_until=body.pause_until)
+        config = consumer_config.checked(asked, tables.stream(self._account, stream).config, self._config)
+        ticket = ticket_of(self._account, "CONSUMER.PAUSE", request)
+        self._propose(PauseConsumer(self._account, stream, name, config.pause_until, ticket))
+
+    @property
+    def _config(self) -> Any:
+        return self._engine.config
+
+    # --- lists ----------------------------------------------------------------------------------
+
+    def _streams(self, request: ApiRequest, limit: int) -> tuple[list[StreamAssignment], int, int]:
+        """A page of streams in order of names: (streams, offset, total)."""
+        body = request.optional_body(StreamNamesRequest)
+        streams = self._cluster.tables.assets(self._account).streams
+        chosen = [
+            one
+            for _, one in sorted(streams.items())
+            if not body.subject or any(overlaps(body.subject, subject) for subject in one.config.subjects)
+        ]
+        offset = min(max(0, body.offset), len(chosen))
+        return chosen[offset : offset + limit], offset, len(chosen)
+
+    def _stream_names(self, request: ApiRequest) -> StreamNamesResponse:
+        page, offset, total = self._streams(request, NAMES_PAGE)
+        return StreamNamesResponse(total=total, offset=offset, streams=[one.name for one in page])
+
+    def _stream_list(self, request: ApiRequest) -> None:
+        page, offset, total = self._streams(request, LIST_PAGE)
+        names = [one.name for one in page]
+
+        def done(infos: dict[str, Any]) -> None:
+            found = [infos[name] for name in names if name in infos]
+            missing = [name for name in names if name not in infos]
+            response = StreamListResponse(total=total, offset=offset, streams=found, missing=missing)
+            self._report(self._meta["STREAM.LIST"], request, response, False)
+
+        self._cluster.gather(self._account, "", names, done)
+
+    def _consumers(self, request: ApiRequest, limit: int) -> tuple[list[str], int, int]:
+        tables, stream = self._cluster.tables, request.args[0]
+        tables.stream(self._account, stream)
+        names = sorted(tables.consumers(self._account, stream))
+        offset = min(max(0, request.optional_body(PagedRequest).offset), len(names))
+        return names[offset : offset + limit], offset, len(names)
+
+    def _consumer_names(self, request: ApiRequest) -> ConsumerNamesResponse:
+        page, offset, total = self._consumers(request, NAMES_PAGE)
+        return ConsumerNamesResponse(total=total, offset=offset, limit=NAMES_PAGE, consumers=page)
+
+    def _consumer_list(self, request: ApiRequest) -> None:
+        names, offset, total = self._consumers(request, LIST_PAGE)
+
+        def done(infos: dict[str, Any]) -> None:
+            found = [infos[name] for name in names if name in infos]
+            missing = [name for name in names if name not in infos]
+            response = ConsumerListResponse(
+                total=total, offset=offset, limit=LIST_PAGE, consumers=found, missing=missing
+            )
+            self._report(self._meta["CONSUMER.LIST"], request, response, False)
+
+        self._cluster.gather(self._account, request.args[0], names, done)
+
+    # --- what the leader of a group does ------------------------------------------------------------
+
+    def _step_down(self, request: ApiRequest) -> SuccessResponse:
+        body = request.optional_body(LeaderStepDownRequest)
+        group = self._cluster.find_group(self._account, request.args[0])
+        tables = self._cluster.tables
+        stream = tables.stream(self._account, request.args[0])
+        if group is None:
+            raise codes.CLUSTER_NOT_AVAIL.exception()
+        verbs = "STREAM" if len(request.args) == 1 else "CONSUMER"
+        own = self._cluster.leader_peer(self._account, stream.name)
+        wanted = meta_requests.stream_step_down(tables, stream, own, body)
+        record = tables.peers.get(wanted) if wanted is not None else None
+        if len(group.port.membership.voters) > 1:
+            group.port.step_down(record.member if record is not None else None)
+        kind = f"{TYPE_PREFIX}{verbs.lower()}_leader_stepdown_response"
+        return SuccessResponse(type=kind, success=True)
+
+
+def _reads_directly(request: ApiRequest) -> bool:
+    """Whether a request creates a consumer for a mirror or source, which is no asset of the cluster."""
+    try:
+        config: ApiConsumerConfig = request.body(ConsumerCreateRequest, is_strict=False).config
+    except JetStreamApiError:
+        return False
+    return config.direct or config.sourcing

@@ -1,0 +1,514 @@
+"""Replicated JetStream of a server: joins the meta group, the stream groups and the API.
+
+Created before the engines, which take their API from here, and started when there are routes. What the meta
+group decides and what groups report is acted upon in the event loop's next iteration, never within a pump of
+the replication node.
+
+Containment: each effect, group and request is handled by itself; one that raises costs itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock import faults
+from penstock.errors import ServerError
+from penstock.jetstream.meta import cluster_infos
+from penstock.jetstream.meta.assignments import StreamAssignment
+from penstock.jetstream.meta.cluster_infos import GroupSight, MemberSight
+from penstock.jetstream.meta.meta_commands import DeleteStream, MetaCommand
+from penstock.jetstream.meta.meta_effects import (
+    Answered,
+    AssetAction,
+    ConsumerEffect,
+    MetaEffect,
+    PeerAction,
+    PeerEffect,
+    Refused,
+    StreamEffect,
+    WorkLeft,
+)
+from penstock.jetstream.meta.meta_requests import MetaRequest
+from penstock.jetstream.meta.meta_tables import MetaTables
+from penstock.jetstream.meta.request_routing import LEADERLESS_NS, AssetView, RequestView
+from penstock.protocol import error_codes as codes
+from penstock.protocol.api import ClusterInfo
+from penstock.protocol.ids import short_hash
+from penstock.replication.replication_node import ReplicationOptions
+from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
+from penstock.server.replicated.asset_duties import AssetDuties
+from penstock.server.replicated.cluster_api import ClusterApi
+from penstock.server.replicated.founding import Presence
+from penstock.server.replicated.info_gathering import InfoGathering
+from penstock.server.replicated.meta_members import MetaMembers
+from penstock.server.replicated.meta_replica import META_GROUP, MetaReplica
+from penstock.server.replicated.peer_watch import PeerWatch
+from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket
+from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
+from penstock.server.replicated.stream_supervisor import StreamSupervisor
+
+if TYPE_CHECKING:
+    from penstock.jetstream.engine import JetStreamEngine
+    from penstock.server.accounts.account_registry import AccountRegistry
+    from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.replicated.stream_group_owner import StreamGroup
+    from penstock.server.server_context import ServerContext
+
+TICK_S = 0.05
+LOG_DIRECTORY = "_groups"
+
+
+class ClusterJetStream:
+    """See the module.
+
+    Args:
+        context: options, clock and log of the server.
+        accounts: its accounts; the system account carries what servers tell each other.
+
+    Raises:
+        ServerError: there is no system account, or no store directory.
+    """
+
+    def __init__(self, context: ServerContext, accounts: AccountRegistry) -> None:
+        options = context.options
+        if not options.has_system_account:
+            raise ServerError("JetStream in a cluster needs a system account: remove no_system_account")
+        if options.jetstream is None or options.jetstream.store_dir is None:
+            raise ServerError("JetStream in a cluster needs a directory for its log: set jetstream.store_dir")
+        self._context = context
+        self._accounts = accounts
+        self._apis: dict[str, ClusterApi] = {}
+        self._service: JetStreamService | None = None
+        self._replication: ReplicationService | None = None
+        self._effects: list[tuple[MetaEffect, bool]] = []
+        self._is_scheduled = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._leaving_tickets: dict[str, bytes] = {}
+        self._loop = asyncio.get_running_loop()
+        self._count_peers: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.own_peer = short_hash(context.server_name)
+        self.meta = MetaReplica(self, self.own_peer, context.clock, time.monotonic_ns)
+        self.watch: PeerWatch | None = None
+        self.members: MetaMembers | None = None
+        self.groups: StreamGroups | None = None
+        self.supervisor: StreamSupervisor | None = None
+        self.duties: AssetDuties | None = None
+        self.gathering: InfoGathering | None = None
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def api(self, engine: JetStreamEngine) -> ClusterApi:
+        """Serves the API of an engine."""
+        made = self._apis[engine.config.account] = ClusterApi(engine, self)
+        return made
+
+    def setup(
+        self, service: JetStreamService, count_peers: Callable[[], tuple[int, int]]
+    ) -> ReplicationSetup:
+        """What the replication service needs. count_peers: returns how many servers there are routes to, and
+        how many of them have replicated groups."""
+        self._service, self._count_peers = service, count_peers
+        options = self._context.options.jetstream
+        assert options is not None
+        assert options.store_dir is not None
+        directory = Path(options.store_dir) / "jetstream"
+        directory.mkdir(parents=True, exist_ok=True)
+        return ReplicationSetup(
+            directory / LOG_DIRECTORY, self._opened, ReplicationOptions(sync_always=options.sync_replicas)
+        )
+
+    def _opened(self, replication: ReplicationService) -> None:
+        """The log of the groups is open."""
+        self._replication = replication
+        node, log = replication.node, self._context.log
+        account = self._accounts.open(self._context.options.system_account)
+        self.watch = PeerWatch(account, self._presence, lambda: replication.linked, time.monotonic_ns)
+        self.groups = StreamGroups(
+            StreamGroupPorts(node, self.engine_of, lambda: self.meta.tables.cluster_id), self
+        )
+        self.supervisor = StreamSupervisor(
+            self.groups, self.meta, self.engine_of, node.name, lambda: replication.linked,
+            time.monotonic_ns, log,
+        )  # fmt: skip
+        self.duties = AssetDuties(
+            self.groups, self.meta, self.engine_of, self._answer, self._context.clock, time.monotonic_ns
+        )
+        self.gathering = InfoGathering(account, self.own_peer, self, self._loop.call_later)
+        self.members = MetaMembers(node, self.meta, self.watch, self._presence, log, self._on_removed)
+        self.members.open()
+        self._on_timer()
+
+    def close(self) -> None:
+        """Ends everything that is timed."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.watch is not None:
+            self.watch.close()
+        if self.gathering is not None:
+            self.gathering.close()
+
+    def engine_of(self, account: str) -> JetStreamEngine:
+        """The engine of an account. Raises ServerError when it has no JetStream on this server."""
+        engine = self._service.engine(account) if self._service is not None else None
+        if engine is None:
+            raise ServerError(f"account {account!r} has no JetStream on this server")
+        return engine
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def _on_timer(self) -> None:
+        if not self._is_closed:
+            self._timer = self._loop.call_later(TICK_S, self._on_timer)
+            self._work()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and not self._is_closed:
+            self._is_scheduled = True
+            self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        """Acts on what happened, then on what is due."""
+        self._is_scheduled = False
+        if self._is_closed or self.members is None:
+            return
+        assert self.watch is not None
+        assert self.supervisor is not None
+        assert self.duties is not None
+        effects, self._effects = self._effects, []
+        for effect, leads in effects:
+            faults.contain(self._act, self._failed, effect, leads)
+        for step in (self.watch.tick, self.members.tick, self.supervisor.tick, self.duties.tick):
+            faults.contain(step, self._failed)
+        self._serve_reads()
+        if self._effects or self.supervisor.has_work or self.duties.has_work:
+            self._loop.call_soon(self._schedule)
+
+    def _failed(self, error: Exception, *about: object) -> None:
+        what = type(about[0]).__name__ if about else "JetStream of the cluster"
+        faults.note(what, error)
+
+    def _serve_reads(self) -> None:
+        """Replicas that are current take their part of the direct gets."""
+        assert self.groups is not None
+        for (account, stream), group in self.groups.groups.items():
+            api = self._apis.get(account)
+            if api is not None:
+                if group.is_current:
+                    api.serve_direct_gets(stream)
+                else:
+                    api.stop_direct_gets(stream)
+
+    # --- from the meta group (MetaListener) ---------------------------------------------------------
+
+    def meta_changed(self, effects: list[MetaEffect], *, leads: bool) -> None:
+        self._effects += [(effect, leads) for effect in effects]
+        self._schedule()
+
+    def meta_replaced(self) -> None:
+        if self.supervisor is not None:
+            self.supervisor.review()
+            self._schedule()
+
+    def meta_role_changed(self, *, leads: bool) -> None:
+        self._leaving_tickets.clear()
+        if leads and self.members is not None:
+            self._context.log.info("JetStream cluster: this server is the meta leader")
+            for command in self.members.resume_work():
+                self.meta.propose(command)
+        self._schedule()
+
+    def meta_failed(self, why: str) -> None:
+        self._context.log.error(f"JetStream meta layer is not running: {why}")
+
+    def _act(self, effect: MetaEffect, leads: bool) -> None:
+        assert self.supervisor is not None
+        assert self.duties is not None
+        match effect:
+            case Refused(ticket, error):
+                if leads:
+                    self._answer_encoded(ticket, error)
+            case Answered(ticket):
+                if leads:
+                    self._confirm_success(ticket)
+            case StreamEffect():
+                if effect.action is AssetAction.REMOVED:
+                    self._stop_direct_gets(effect.account, effect.stream)
+                self.supervisor.stream_changed(effect)
+                self.duties.stream_changed(effect)
+            case ConsumerEffect():
+                self.duties.consumer_changed(effect)
+            case PeerEffect():
+                self._peer_changed(effect, leads)
+            case WorkLeft(command):
+                if leads:
+                    self.meta.propose(command)
+
+    def _peer_changed(self, effect: PeerEffect, leads: bool) -> None:
+        if effect.action is PeerAction.LEAVES and leads:
+            self._leaving_tickets[effect.peer] = effect.ticket
+        elif effect.action is PeerAction.GONE and leads:
+            ticket = self._leaving_tickets.pop(effect.peer, b"")
+            if ticket:
+                self._confirm_success(ticket)
+
+    def _on_removed(self, peer: str, member: str) -> None:
+        self._context.log.info(f"JetStream cluster: server {member} is removed")
+
+    # --- from stream groups (GroupWatcher) ----------------------------------------------------------
+
+    def on_role(self, group: StreamGroup) -> None:
+        """See GroupWatcher."""
+        if self.supervisor is not None and self.duties is not None:
+            self.supervisor.group_changed(group)
+            self.duties.role_changed(group)
+            self._schedule()
+
+    def on_membership(self, group: StreamGroup) -> None:
+        """See GroupWatcher."""
+        if self.supervisor is not None:
+            self.supervisor.group_changed(group)
+            self._schedule()
+
+    def on_failed(self, group: StreamGroup, text: str) -> None:
+        """A replica failed. Soon after its creation, that is the answer to the request."""
+        if self.duties is None:
+            return
+        error = codes.STREAM_GENERAL.format(err=text)
+        for ticket in self.duties.lost_tickets(group.key, group.assignment.incarnation):
+            incarnation = group.assignment.incarnation
+            self.meta.submit(DeleteStream(*group.key, incarnation, error, ticket.encode()))
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def _api_of(self, account: str) -> ClusterApi | None:
+        if account not in self._apis and self._service is not None:
+            self._service.engine(account)
+        return self._apis.get(account)
+
+    def _answer(self, ticket: RequestTicket, response: Any) -> None:
+        api = self._api_of(ticket.account)
+        if api is not None:
+            api.answer(ticket, response)
+
+    def _answer_encoded(self, ticket: bytes, response: Any) -> None:
+        decoded = decode_ticket(ticket)
+        if decoded is not None:
+            self._answer(decoded, response)
+
+    def _confirm_success(self, ticket: bytes) -> None:
+        decoded = decode_ticket(ticket)
+        api = self._api_of(decoded.account) if decoded is not None else None
+        if decoded is not None and api is not None:
+            api.confirm_success(decoded)
+
+    def _stop_direct_gets(self, account: str, stream: str) -> None:
+        api = self._apis.get(account)
+        if api is not None:
+            api.stop_direct_gets(stream)
+
+    # --- for the API (ClusterView) --------------------------------------------------------------------
+
+    @property
+    def tables(self) -> MetaTables:
+        """The meta state."""
+        return self.meta.tables
+
+    def view(self, account: str, stream: str, consumer: str) -> RequestView:
+        """See ClusterView."""
+        meta = self.meta
+        assignment = meta.tables.find_stream(account, stream) if stream else None
+        asset = self._asset_view(assignment) if assignment is not None else None
+        has_consumer = bool(consumer) and consumer in meta.tables.consumers(account, stream)
+        return RequestView(
+            is_meta_leader=meta.is_serving,
+            leaderless=meta.leader is None and not meta.is_serving and meta.leaderless_ns() >= LEADERLESS_NS,
+            stream=asset,
+            consumer=asset if has_consumer else None,
+        )
+
+    def _asset_view(self, stream: StreamAssignment) -> AssetView:
+        group = self.find_group(stream.account, stream.name)
+        if group is not None and group.assignment.incarnation != stream.incarnation:
+            group = None
+        is_member = self.own_peer in stream.hosts
+        return AssetView(
+            is_member=is_member,
+            is_leader=group is not None and group.is_serving,
+            has_leader=group is None or group.leader is not None,
+            is_current=group is not None and group.is_current,
+            is_offline=self.meta.tables.is_offline(stream),
+            unsupported=group.failure if group is not None else "",
+        )
+
+    def origin(self, engine: JetStreamEngine, ticket: bytes) -> MetaRequest:
+        """See ClusterView."""
+        options = self._context.options
+        assert options.jetstream is not None
+        return MetaRequest(
+            account=engine.config.account,
+            clusters=(options.cluster_name,),
+            engine=engine.config,
+            unique_tag=options.jetstream.unique_tag,
+            ticket=ticket,
+        )
+
+    def propose(self, command: MetaCommand) -> bool:
+        """See ClusterView."""
+        return self.meta.propose(command)
+
+    def confirm(self, done: Callable[[], object]) -> bool:
+        """See ClusterView."""
+        return self.meta.confirm(done)
+
+    def later(self, delay_ns: int, call: Callable[[], object]) -> None:
+        """See ClusterView."""
+        self._loop.call_later(delay_ns / 1e9, faults.contain, call, self._failed)
+
+    def find_group(self, account: str, stream: str) -> StreamGroup | None:
+        """See ClusterView."""
+        return self.groups.find(account, stream) if self.groups is not None else None
+
+    def leader_peer(self, account: str, stream: str) -> str:
+        """See ClusterView."""
+        group = self.find_group(account, stream)
+        return _peer_of(group.leader) if group is not None and group.leader is not None else ""
+
+    def usage(self, account: str) -> tuple[int, int]:
+        """See ClusterView."""
+        own = self._presence()
+        others = self.watch.others if self.watch is not None else []
+        used = [one.accounts.get(account, (0, 0)) for one in (own, *others)]
+        return sum(memory for memory, _ in used), sum(storage for _, storage in used)
+
+    def gather(
+        self, account: str, stream: str, names: list[str], done: Callable[[dict[str, Any]], object]
+    ) -> None:
+        """See ClusterView."""
+        assert self.gathering is not None
+        self.gathering.gather(account, stream, names, done)
+
+    # --- infos ----------------------------------------------------------------------------------
+
+    def cluster_of(self, account: str, stream: str, consumer: str) -> ClusterInfo | None:
+        """The `cluster` object of a stream or consumer."""
+        tables = self.meta.tables
+        assignment = tables.find_stream(account, stream)
+        group = self.find_group(account, stream)
+        if assignment is None or group is None:
+            return None
+        now = self._context.clock()
+        sight = self.sight_of(group)
+        if not consumer:
+            return cluster_infos.stream_cluster(tables, assignment, sight, now)
+        one = tables.consumers(account, stream).get(consumer)
+        if one is None:
+            return None
+        return cluster_infos.consumer_cluster(tables, assignment, one, sight, now)
+
+    def sight_of(self, group: StreamGroup) -> GroupSight:
+        """A stream's group as this server sees it."""
+        assert self.supervisor is not None
+        membership = group.port.membership
+        return self._sight(
+            group.name, group.leader, membership.members, membership.learners, group.lags,
+            is_current=group.is_current, status=self.supervisor.status.get(group.key),
+        )  # fmt: skip
+
+    def meta_sight(self) -> GroupSight:
+        """The meta group as this server sees it."""
+        group = self.meta.group
+        if group is None:
+            return GroupSight(own=self.own_peer)
+        membership = group.membership
+        return self._sight(
+            META_GROUP, self.meta.leader, membership.members, membership.learners, group.lags(),
+            is_current=True,
+        )  # fmt: skip
+
+    def _sight(
+        self,
+        name: str,
+        leader: str | None,
+        members: tuple[str, ...],
+        learners: tuple[str, ...],
+        lags: dict[str, int],
+        *,
+        is_current: bool,
+        status: Any = None,
+    ) -> GroupSight:
+        assert self._replication is not None
+        node, clock = self._replication.node, self._context.clock
+        wall_offset = clock() - node.clock()
+        leads = leader == node.name
+        linked = set(self._replication.linked)
+        seen: dict[str, MemberSight] = {}
+        for member in members:
+            heard = node.heard(member)
+            lag = lags.get(member, 0)
+            is_own = member == node.name
+            up = is_own or (member in linked and not node.is_down(member))
+            seen[_peer_of(member)] = MemberSight(
+                is_current=is_current if is_own else up and (not leads or lag <= CURRENT_LAG),
+                heard=heard + wall_offset if heard is not None else 0,
+                lag=lag,
+                is_voter=member not in learners,
+            )
+        found = node.groups.get(name)
+        since = found.leader_since if found is not None else None
+        return GroupSight(
+            own=self.own_peer,
+            leader=_peer_of(leader) if leader is not None else "",
+            leader_since=since + wall_offset if since is not None else 0,
+            members=seen,
+            status=status,
+        )
+
+    # --- this server ------------------------------------------------------------------------------
+
+    def _presence(self) -> Presence:
+        assert self._replication is not None
+        options, node = self._context.options, self._replication.node
+        peers, replicating = self._count_peers()
+        accounts: dict[str, tuple[int, int]] = {}
+        service = self._service
+        if service is not None:
+            for name, engine in service.running.items():
+                info = engine.capacity.info()
+                if info.memory or info.storage:
+                    accounts[name] = (info.memory, info.storage)
+        return Presence(
+            name=self._context.server_name,
+            peer=self.own_peer,
+            member=node.name,
+            boot=node.identity.boot,
+            server_id=self._context.server_id,
+            cluster=options.cluster_name,
+            tags=tuple(options.server_tags),
+            domain=options.jetstream.domain if options.jetstream is not None else "",
+            routes=len(options.cluster.routes) if options.cluster is not None else 0,
+            peers=peers,
+            replicating=replicating,
+            has_meta=self.meta.group is not None,
+            founders=self.members.founders if self.members is not None else (),
+            cluster_id=self.meta.tables.cluster_id,
+            applied=self.meta.applied_index,
+            max_memory=service.max_memory_bytes if service is not None else -1,
+            max_storage=service.max_file_bytes if service is not None else -1,
+            used_memory=sum(memory for memory, _ in accounts.values()),
+            used_storage=sum(storage for _, storage in accounts.values()),
+            accounts=accounts,
+        )
+
+
+CURRENT_LAG = 1000  # entries: a member that lacks fewer follows
+
+
+def _peer_of(member: str) -> str:
+    """The peer id of a member's server."""
+    return short_hash(member.rpartition(".")[0])
