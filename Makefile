@@ -12,7 +12,7 @@ STAMPS := $(VENV)/.stamps
 PINNED := requirements/dev.txt
 PYTHON_SOURCES := $(shell find src -name '*.py')
 KERNEL_SOURCES := $(wildcard src/penstock/kernels/*/*.pyx src/penstock/kernels/*/*.pxd)
-# fuzz: how long each fuzzer runs
+# fuzz: how long each fuzzer runs; cluster-faults: how long there are faults
 SECONDS ?= 20
 # sim: the one to replay, or how many fresh ones to run; churn: how many consumers; kills, spark-kills: how many
 SEED ?=
@@ -37,7 +37,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim explore faults sim-bugs churn kills spark-kills kernel debug-kernels wheel errors sync features docs pyright clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills kernel debug-kernels wheel errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -164,6 +164,9 @@ stream-sim: setup  ## replicated streams in simulation: SEED=n replays one, SEED
 
 meta-sim: setup  ## the meta state of a cluster in simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
 	$(BIN)/python -m penstock.testing.meta_sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+cluster-faults: setup  ## SECONDS=20 of faults against a cluster of processes: SEED=n, ARGS='--kind official --servers 5'
+	$(BIN)/python -m tests.support.cluster_faults --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 explore: setup  ## every state of small groups of the consensus core
 	$(BIN)/python -m penstock.testing.raft_explore $(ARGS)

@@ -22,12 +22,11 @@ from tests.support.nats_servers import official_binary, until
 
 TIMEOUT_S = 15.0
 FAILOVER_S = 30.0
-NAMES = tuple(TAGS)
 
 
 def _config(index: int) -> str:
     return f"""
-server_tags: {json.dumps(list(TAGS[NAMES[index]]))}
+server_tags: {json.dumps(list(TAGS.get("abcdefghi"[index], ())))}
 accounts {{
     $SYS {{ users: [{{user: sys, password: sys}}] }}
     APP {{ jetstream: enabled, users: [{{user: app, password: app}}] }}
@@ -42,10 +41,13 @@ def command_of(kind: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def replicated_cluster(kind: str, directory: Path, jetstream: str = "") -> Iterator[SyncProcessCluster]:
-    """Three ready servers called a, b and c, with tags and a system account."""
-    options: dict[str, Any] = {"config": _config, "names": NAMES, "name": "c", "directory": directory}
-    made = sync_cluster(3, command=command_of(kind), jetstream=jetstream or True, **options)
+def replicated_cluster(
+    kind: str, directory: Path, jetstream: str = "", servers: int = 3
+) -> Iterator[SyncProcessCluster]:
+    """Ready servers called a, b, c, ... with a system account; the first three have tags."""
+    names = "abcdefghi"[:servers]
+    options: dict[str, Any] = {"config": _config, "names": names, "name": "c", "directory": directory}
+    made = sync_cluster(servers, command=command_of(kind), jetstream=jetstream or True, **options)
     try:
         made.start()
     except ServerError as error:
