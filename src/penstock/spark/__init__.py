@@ -22,6 +22,7 @@ Read first `source.py`, the entry point that Spark calls, then `reader.py` for r
     protocol/arrow_columns.py   messages to Arrow batches, as in the client
     sink.py, sink_rows.py, delivery.py, atomic_delivery.py, ledger.py, task_identity.py
                                 writes: rows to messages, deliveries, exactly-once bookkeeping
+    spark_versions.py           what only some versions of Spark have
     session_setup.py, jvm.py, spark_home.py
                                 prepares sessions, finds Java, compiles Spark's Python modules
     pipelines/                  ready-made pipelines

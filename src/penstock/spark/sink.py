@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock import errors
 from penstock.protocol import api
@@ -28,6 +28,7 @@ from penstock.spark.ledger import Ledger
 from penstock.spark.reconnecting import ReconnectingConnection, is_transient
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Layout
+from penstock.spark.spark_versions import DataSourceStreamArrowWriter, arrow_schema_of
 from penstock.spark.task_identity import TaskIdentity
 from penstock.spark.wire import BlockingConnection
 
@@ -80,9 +81,7 @@ def check_on_driver(options: SinkOptions, schema: StructType, *, streaming: bool
     fit the options; StreamNotFoundError; PermissionsError; AuthorizationError; and for batch writes
     NoServersError. Streaming queries leave lost connections to their tasks, which retry.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    Layout(options, to_arrow_schema(schema, timezone="UTC"))
+    Layout(options, arrow_schema_of(schema))
     try:
         with BlockingConnection.open(options.connection) as connection:
             info = connection.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}")

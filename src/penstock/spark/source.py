@@ -32,16 +32,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
@@ -61,14 +52,27 @@ from penstock.spark.offsets import (
 )
 from penstock.spark.positions import LATEST, Positions
 from penstock.spark.progress import LagReport
-from penstock.spark.pushdown import SUBJECTS_MAX, Pushed
 from penstock.spark.schema import check_schema, schema_of
 from penstock.spark.session_setup import PUSHDOWN_SETTING, is_connect, is_discovered, run_this_python
 from penstock.spark.source_options import SourceOptions
+from penstock.spark.spark_versions import (
+    HAS_LIMITS,
+    LimitedStreamReader,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    arrow_schema_of,
+    check_limits,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import Filter
+
+    from penstock.spark.pushdown import Pushed
 
 FORMAT_NAME = "jetstream"
 COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
@@ -109,7 +113,9 @@ class JetStreamSource(DataSource):
                 "options 'endingOffsets', 'endingSequence' and 'endingTime' are for batch reads; a "
                 "stream has no end"
             )
-        return JetStreamStreamReader(options, check_schema(schema, options.payload))
+        check_limits(options)
+        kind = JetStreamStreamReader if HAS_LIMITS else UnlimitedStreamReader
+        return kind(options, check_schema(schema, options.payload))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -153,13 +159,11 @@ def register(spark: SparkSession) -> None:
 
 def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) -> Iterator[pa.RecordBatch]:
     """Read `span` as record batches of exactly `schema`."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     from penstock.protocol.arrow_columns import record_batch
     from penstock.spark.decoders import decoder_for
     from penstock.spark.reader import RangeReader
 
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    arrow_schema = arrow_schema_of(schema)
     columns = [name for name in schema.fieldNames() if name != "stream"]
     decode = decoder_for(options.payload, arrow_schema.field("data").type) if "data" in columns else None
     for rows, buffers in RangeReader(options, span, columns).batches():
@@ -210,6 +214,8 @@ class JetStreamReader(DataSourceReader):
 
     def take_filters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Accept filters; return those that Spark must still evaluate. None with `pushFilters` false."""
+        from penstock.spark.pushdown import SUBJECTS_MAX, Pushed
+
         options = self.given
         if options.push_filters is False:
             return filters
@@ -260,7 +266,7 @@ class PushingReader(JetStreamReader):
         return self.take_filters(filters)
 
 
-class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class JetStreamStreamReader(LimitedStreamReader):
     """Streaming reader. Offsets are sequences; `maxRecordsPerTrigger` and its like limit micro-batches;
     AvailableNow reads what is stored when the query starts."""
 
@@ -389,3 +395,15 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if frozen is None or frozen.created != now.created:
             return now.first_seq - 1
         return min(now.last_seq, frozen.last_seq)
+
+
+class UnlimitedStreamReader(JetStreamStreamReader):
+    """Streaming reader of Spark 4.0 and 4.1: a micro-batch reads all that is there.
+
+    AvailableNow is one micro-batch: Spark takes the offset of the query's start as its end.
+    """
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        """The end of the next micro-batch."""
+        bounds = self._driver.bounds()
+        return encode_offset({name: StreamPosition(b.last_seq + 1, b.created) for name, b in bounds.items()})
