@@ -141,9 +141,16 @@ def _variables(server: MonitoredServer) -> Page:
     return {"cmdline": sys.argv, "memstats": {"Sys": size, "Alloc": size, "NumGC": collections}}
 
 
+def _raftz(server: MonitoredServer) -> Page:
+    """The replicated groups of this server."""
+    from penstock.server.monitoring.pages.jsz import raftz
+
+    return raftz(server)
+
+
 PAGES: dict[str, Callable[[MonitoredServer], Page]] = {
     "PROFILEZ": lambda server: {"profile": None, "error": NO_PROFILE},
     "EXPVARZ": _variables,
     "IPQUEUESZ": lambda server: {},
-    "RAFTZ": lambda server: {},
+    "RAFTZ": _raftz,
 }

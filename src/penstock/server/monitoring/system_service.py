@@ -180,10 +180,12 @@ class SystemService:
         return serve
 
     async def _finish(self, account: Account, reply: bytes, steps: Steps) -> None:
-        from penstock.server.monitoring.pages.page_options import in_pieces
+        from penstock.server.monitoring.pages.page_options import SkippedQuery, in_pieces
 
         try:
             page = await in_pieces(steps)
+        except SkippedQuery:
+            return
         except Exception as error:  # noqa: BLE001 -- like faults.contain(), for a task
             self._reply(account, reply, self._error(error))
             return

@@ -41,6 +41,7 @@ from penstock.protocol.ids import short_hash
 from penstock.replication.replication_node import ReplicationOptions
 from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
 from penstock.server.replicated.asset_duties import AssetDuties
+from penstock.server.replicated.cluster_administration import ADMINISTRATION, ClusterAdministration
 from penstock.server.replicated.cluster_api import ClusterApi
 from penstock.server.replicated.founding import Presence
 from penstock.server.replicated.info_gathering import InfoGathering
@@ -53,6 +54,7 @@ from penstock.server.replicated.stream_supervisor import StreamSupervisor
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
+    from penstock.replication.replication_node import ReplicationNode
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.jetstream_service import JetStreamService
     from penstock.server.replicated.stream_group_owner import StreamGroup
@@ -99,6 +101,7 @@ class ClusterJetStream:
         self.supervisor: StreamSupervisor | None = None
         self.duties: AssetDuties | None = None
         self.gathering: InfoGathering | None = None
+        self.administration: ClusterAdministration | None = None
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -139,6 +142,7 @@ class ClusterJetStream:
             self.groups, self.meta, self.engine_of, self._answer, self._context.clock, time.monotonic_ns
         )
         self.gathering = InfoGathering(account, self.own_peer, self, self._loop.call_later)
+        self.administration = ClusterAdministration(account, self, self._context.clock)
         self.members = MetaMembers(node, self.meta, self.watch, self._presence, log, self._on_removed)
         self.members.open()
         self._on_timer()
@@ -150,8 +154,9 @@ class ClusterJetStream:
             self._timer.cancel()
         if self.watch is not None:
             self.watch.close()
-        if self.gathering is not None:
-            self.gathering.close()
+        for part in (self.gathering, self.administration):
+            if part is not None:
+                part.close()
 
     def engine_of(self, account: str) -> JetStreamEngine:
         """The engine of an account. Raises ServerError when it has no JetStream on this server."""
@@ -292,6 +297,9 @@ class ClusterJetStream:
         return self._apis.get(account)
 
     def _answer(self, ticket: RequestTicket, response: Any) -> None:
+        if self.administration is not None and ticket.verbs in ADMINISTRATION:
+            self.administration.answer(ticket, response)
+            return
         api = self._api_of(ticket.account)
         if api is not None:
             api.answer(ticket, response)
@@ -303,6 +311,9 @@ class ClusterJetStream:
 
     def _confirm_success(self, ticket: bytes) -> None:
         decoded = decode_ticket(ticket)
+        if decoded is not None and self.administration is not None and decoded.verbs in ADMINISTRATION:
+            self.administration.confirm_success(decoded)
+            return
         api = self._api_of(decoded.account) if decoded is not None else None
         if decoded is not None and api is not None:
             api.confirm_success(decoded)
@@ -340,11 +351,15 @@ class ClusterJetStream:
         return AssetView(
             is_member=is_member,
             is_leader=group is not None and group.is_serving,
-            has_leader=group is None or group.leader is not None,
+            # A server that is to join its group knows nothing of its leader.
+            has_leader=group is None or group.leader is not None or not self._votes(group),
             is_current=group is not None and group.is_current,
             is_offline=self.meta.tables.is_offline(stream),
             unsupported=group.failure if group is not None else "",
         )
+
+    def _votes(self, group: StreamGroup) -> bool:
+        return self.node is not None and self.node.name in group.port.membership.voters
 
     def origin(self, engine: JetStreamEngine, ticket: bytes) -> MetaRequest:
         """See ClusterView."""
@@ -468,6 +483,21 @@ class ClusterJetStream:
             members=seen,
             status=status,
         )
+
+    @property
+    def name(self) -> str:
+        """Of the cluster."""
+        return self._context.options.name_of_cluster
+
+    @property
+    def node(self) -> ReplicationNode | None:
+        """The groups of this server; None before the log is open."""
+        return self._replication.node if self._replication is not None else None
+
+    @staticmethod
+    def peer_of(member: str) -> str:
+        """The peer id of a member's server."""
+        return _peer_of(member)
 
     # --- this server ------------------------------------------------------------------------------
 

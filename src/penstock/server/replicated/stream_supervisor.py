@@ -215,9 +215,8 @@ class StreamSupervisor:
             self._log.info(f"removing stream {stored.name!r}: {reason}")
             self._groups.close(stored.account, stored.name, remove=True, gone=self.review)
         elif is_open:
-            self._groups.close(stored.account, stored.name, remove=False)
             self._stopped.add(identity)
-            self._review_at = 0
+            self._groups.close(stored.account, stored.name, remove=False, gone=self.review)
         elif tombstone is not None or (is_current and identity in self._stopped):
             self._log.info(f"removing stream {stored.name!r}: {reason}")
             self._stopped.discard(identity)

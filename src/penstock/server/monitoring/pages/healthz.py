@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class HealthzOptions(PageOptions, frozen=True, kw_only=True, rename=lambda name: name.replace("_", "-")):
-    """Options of healthz. The three `js_` options restrict the checks; without clustering there is no meta
-    layer."""
+    """Options of healthz. js_enabled_only: checks no more than that JetStream is on; js_server_only: not its
+    streams and consumers; js_meta_only: the meta layer alone."""
 
     js_enabled: bool = False
     js_enabled_only: bool = False
@@ -61,6 +61,11 @@ def healthz(server: MonitoredServer, options: HealthzOptions) -> Page:
         raise _bad('"stream" must not be empty when checking consumer health')
     if server.failed:
         raise _unhealthy(options, 503, _Fault("JETSTREAM", error="JetStream stopped: the store failed"))
+    unhealthy = _of_cluster(server, options)
+    if unhealthy:
+        raise _unhealthy(options, 503, *unhealthy)
+    if options.js_meta_only:
+        return {"status": "ok"}
     fault = _missing(server, options) if server.jetstream is not None else None
     if fault is not None:
         raise _unhealthy(options, 404, fault)
@@ -68,6 +73,23 @@ def healthz(server: MonitoredServer, options: HealthzOptions) -> Page:
     if broken:
         raise _unhealthy(options, 503, *broken)
     return {"status": "ok"}
+
+
+def _of_cluster(server: MonitoredServer, options: HealthzOptions) -> list[_Fault]:
+    """What is wrong with replicated JetStream."""
+    service = server.jetstream
+    if service is None or service.cluster is None or options.js_enabled_only:
+        return []
+    from penstock.server.replicated.cluster_monitoring import meta_problems, stream_problems
+
+    found = [_Fault("JETSTREAM", error=one.why) for one in meta_problems(service.cluster)]
+    if found or options.js_server_only or options.js_meta_only:
+        return found
+    return [
+        _Fault("STREAM", one.account, one.stream, error=one.why)
+        for one in stream_problems(service.cluster)
+        if options.account in ("", one.account) and options.stream in ("", one.stream)
+    ]
 
 
 def _broken(server: MonitoredServer, options: HealthzOptions) -> list[_Fault]:

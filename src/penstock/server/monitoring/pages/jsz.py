@@ -13,6 +13,7 @@ from penstock.server.monitoring.pages.page_options import (
     Page,
     PageOptions,
     Query,
+    SkippedQuery,
     Steps,
     flag,
     header,
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class JszOptions(PageOptions, frozen=True, kw_only=True):
-    """Options of jsz. `leader_only`, `stream_leader_only` and `raft` have no effect without clustering."""
+    """Options of jsz. leader_only: only the meta leader answers. stream_leader_only: streams that this server
+    leads. raft: names of groups. All three have no effect without clustering."""
 
     account: str = ""
     accounts: bool = False
@@ -74,6 +76,12 @@ def jsz(server: MonitoredServer, options: JszOptions) -> Steps:
         return page | {"disabled": True, "config": {"max_memory": 0, "max_storage": 0}, **totals, "total": 0}
     page |= {"config": jetstream_config(server), "limits": jetstream_limits(server)}
     engines = sorted(service.engines.items())
+    if service.cluster is not None:
+        from penstock.server.replicated.cluster_monitoring import meta_cluster  # few servers have one
+
+        if options.leader_only and not service.cluster.meta.is_serving:
+            raise SkippedQuery("this server is not the meta leader: ask another one", 400)
+        page["meta_cluster"] = meta_cluster(service.cluster)
     for _, engine in engines:
         for piece in pieces(engine.streams.values()):
             for stream in piece:
@@ -127,6 +135,8 @@ def account_detail(server: MonitoredServer, name: str, engine: JetStreamEngine, 
     streams: list[Page] = []
     for piece in pieces(engine.streams.values(), 16):
         for stream in piece:
+            if options.stream_leader_only and stream.group is not None and not stream.group.is_leading:
+                continue
             streams.append((yield from _stream_detail(server, engine, stream, options)))
         yield
     if streams:
@@ -137,11 +147,14 @@ def account_detail(server: MonitoredServer, name: str, engine: JetStreamEngine, 
 def _stream_detail(
     server: MonitoredServer, engine: JetStreamEngine, stream: StreamReplica, options: JszOptions
 ) -> Steps:
+    cluster = engine.cluster_of(stream.name)
     detail: Page = {
         "name": stream.name,
         "created": format_time(stream.created),
-        "cluster": {"leader": server.context.server_name},
+        "cluster": cluster or {"leader": server.context.server_name},
     }
+    if options.raft and cluster is not None and cluster.raft_group:
+        detail["stream_raft_group"] = cluster.raft_group
     if options.config:
         detail["config"] = stream.config
     detail["state"] = stream.state()
@@ -170,6 +183,16 @@ def _consumer_detail(consumer: ConsumerReplica, now: int, options: JszOptions) -
     page: Page = msgspec.to_builtins(info)
     del page["config"]
     return page
+
+
+def raftz(server: MonitoredServer) -> Page:
+    """The replicated groups of this server by account; {} without any."""
+    service = server.jetstream
+    if service is None or service.cluster is None:
+        return {}
+    from penstock.server.replicated.cluster_monitoring import raftz as groups_of
+
+    return groups_of(service.cluster)
 
 
 def jetstream_config(server: MonitoredServer) -> Page:

@@ -49,6 +49,10 @@ class RefusedQuery(MisuseError):
         self.page = page
 
 
+class SkippedQuery(RefusedQuery):
+    """Another server answers: a system request gets no reply of this one."""
+
+
 async def in_pieces(steps: Page | Generator[None, None, T] | Coroutine[Any, Any, T]) -> Page | T:
     """Runs a page to its end, and lets the loop run between its pieces."""
     if isinstance(steps, dict):

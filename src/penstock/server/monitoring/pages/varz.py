@@ -303,11 +303,16 @@ def jetstream_var(server: MonitoredServer) -> Page:
     """JetStream configuration, limits and usage; {} without JetStream."""
     if server.jetstream is None:
         return {}
-    return {
+    page: Page = {
         "config": jetstream_config(server),
         "stats": jetstream_stats(server),
         "limits": jetstream_limits(server),
     }
+    if server.jetstream.cluster is not None:
+        from penstock.server.replicated.cluster_monitoring import meta_cluster  # few servers have one
+
+        page["meta"] = meta_cluster(server.jetstream.cluster)
+    return page
 
 
 def cpu_percent(server: MonitoredServer) -> float:

@@ -1,0 +1,101 @@
+"""What monitoring shows of replicated JetStream: `meta_cluster` of `/jsz`, `/raftz`, `/healthz`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
+
+from penstock.jetstream.meta import cluster_infos
+from penstock.protocol.api import MetaClusterInfo
+from penstock.replication.raftz import raft_status
+from penstock.server.replicated.meta_replica import META_GROUP
+
+if TYPE_CHECKING:
+    from penstock.server.replicated.cluster_jetstream import ClusterJetStream
+
+SYSTEM_ACCOUNT = "$SYS"
+
+
+class ClusterProblem(NamedTuple):
+    """Something that is not healthy. stream: "" for the cluster as a whole."""
+
+    why: str
+    account: str = ""
+    stream: str = ""
+
+
+def meta_cluster(cluster: ClusterJetStream) -> MetaClusterInfo:
+    """The meta group as this server sees it."""
+    group = cluster.meta.group
+    voters = group.membership.voters if group is not None else ()
+    # Members have the name of their server in theirs: the state knows them a moment later.
+    names = {cluster.peer_of(one): one.rpartition(".")[0] for one in voters}
+    info = cluster_infos.meta_cluster(
+        cluster.tables,
+        cluster.name,
+        cluster.meta_sight(),
+        time.time_ns(),
+        voters=[cluster.peer_of(one) for one in voters],
+        pending=max(0, group.commit_index - group.applied_index) if group is not None else 0,
+    )
+    return structs.replace(
+        info,
+        leader=names.get(info.peer, info.leader),
+        replicas=[structs.replace(one, name=names.get(one.peer, one.name)) for one in info.replicas],
+    )
+
+
+def raftz(cluster: ClusterJetStream, group: str = "") -> dict[str, Any]:
+    """The groups of this server by account, as the official server has them: all are the system account's.
+    group: only this one. Stream groups have the names that infos show."""
+    node = cluster.node
+    if node is None:
+        return {}
+    names = {META_GROUP: META_GROUP}
+    if cluster.groups is not None:
+        for one in cluster.groups.groups.values():
+            names[one.name] = one.assignment.group.name
+    shown: dict[str, Any] = {}
+    for name, status in raft_status(node, node.clock(), time.time_ns()).items():
+        title = names.get(name, name)
+        if group in ("", title):
+            shown[title] = status | {"id": title}
+    return {SYSTEM_ACCOUNT: shown} if shown else {}
+
+
+def meta_problems(cluster: ClusterJetStream) -> list[ClusterProblem]:
+    """What is wrong with the meta group here."""
+    meta = cluster.meta
+    if meta.failure:
+        return [ClusterProblem(f"JetStream meta layer is not running: {meta.failure}")]
+    if meta.group is None or meta.leader is None:
+        return [ClusterProblem("JetStream has not established contact with a meta leader")]
+    if meta.group.applied_index < meta.group.commit_index or cluster.own_peer not in meta.tables.peers:
+        return [ClusterProblem("JetStream is not current with the meta leader")]
+    return []
+
+
+def stream_problems(cluster: ClusterJetStream) -> list[ClusterProblem]:
+    """What is wrong with the streams that this server has, or should have."""
+    found: list[ClusterProblem] = []
+    supervisor, groups = cluster.supervisor, cluster.groups
+    if supervisor is None or groups is None:
+        return found
+    for stored, why in supervisor.quarantined.items():
+        text = f"JetStream stream '{stored.account} > {stored.name}' is set aside: {why}"
+        found.append(ClusterProblem(text, stored.account, stored.name))
+    for account, name in sorted(cluster.tables.streams_on(cluster.own_peer)):
+        why = supervisor.failures.get((account, name), "")
+        group = groups.find(account, name)
+        if group is None:
+            why = why or "stream not found"
+        elif group.failure:
+            why = group.failure
+        elif not group.is_current:
+            why = "stream catching up"
+        if why:
+            text = f"JetStream stream '{account} > {name}' is not current: {why}"
+            found.append(ClusterProblem(text, account, name))
+    return found
