@@ -56,6 +56,7 @@ async def test_servers_are_connected_when_the_block_begins(routed: ProcessCluste
     assert [one.name for one in routed.servers] == ["test-1", "test-2", "test-3"]
     assert await crosses(routed, 0, 2)
     assert (await routed.page("test-2", "varz"))["server_name"] == "test-2"
+    assert "Authorization Violation" not in "".join(one.log for one in routed.servers), "no byte was lost"
 
 
 async def test_a_partition_holds_messages_until_it_heals(routed: ProcessCluster) -> None:

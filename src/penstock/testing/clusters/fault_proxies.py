@@ -86,6 +86,7 @@ class _Tunnel:
         self._dialler = dialler
         self._target = target
         self._first = b""  # of an unknown dialler, until its line is complete
+        self._forth = bytearray()  # read while the far side was not open: uvloop reads once before it pauses
         self._is_dialling = False
         self.near = _TunnelEnd(self)  # the dialler's side
         self.far = _TunnelEnd(self)
@@ -97,6 +98,8 @@ class _Tunnel:
     def forward(self, end: _TunnelEnd, data: bytes) -> None:
         if end is self.far:
             self.near.write(data)
+        elif self.far.transport is None:
+            self._forth += data
         elif self._dialler >= 0:
             self.far.write(data)
         else:
@@ -126,6 +129,9 @@ class _Tunnel:
                 self._is_dialling = True
                 self._proxies.dial(self, self._target)
             return
+        if self._forth and forth:
+            data, self._forth = bytes(self._forth), bytearray()
+            self.forward(self.near, data)
         # An end that is lost closes the other one, unless a partition hides it.
         if self.near.is_lost and forth:
             self.far.close()

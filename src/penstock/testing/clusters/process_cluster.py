@@ -324,15 +324,28 @@ cluster {{
                     return f"{one.name} has no route to {', '.join(sorted(names - linked - {one.name}))}"
             if self._jetstream is False:
                 return ""
-            if await self.meta_leader() is None:
+            named = [(await one.page("jsz")).get("meta_cluster") for one in running]
+            leaders = {(found or {}).get("leader") for found in named}
+            if any(named) and (len(leaders) > 1 or not leaders.pop()):
                 return "no meta leader that all servers agree on"
             for one in running:
                 health = await one.page("healthz")
                 if health.get("status") != "ok":
                     return f"{one.name} is not healthy: {health}"
-        except ServerError as error:
+                await self._ask_api(one)
+        except (PenstockError, OSError) as error:
             return str(error)
         return ""
+
+    async def _ask_api(self, server: ServerProcess) -> None:
+        """Raises PenstockError or OSError unless JetStream answers through this server."""
+        from penstock.client import connect
+
+        client = await connect(server.url, reconnect=False, connect_timeout=1.0, request_timeout=1.0)
+        try:
+            await client.jetstream().account_info()
+        finally:
+            await client.close()
 
 
 def cluster(
