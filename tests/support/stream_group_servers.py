@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from penstock.jetstream.meta.assignments import GroupAssignment, StreamAssignment
@@ -13,11 +15,13 @@ from penstock.protocol.api import ApiStreamConfig, StorageType
 from penstock.replication.replica_group import ReplicaGroup
 from penstock.server.replicated.stream_group_owner import StreamGroup
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
+from penstock.store.executor import InlineExecutor
 from tests.support.engine import START_NS, EngineHarness, Message
 from tests.support.replication_nodes import NodesUnderTest, NodeUnderTest
 
 ACCOUNT = "$G"
 TICK_NS = 50_000_000
+CHUNK_SEQS = 4
 
 
 def assigned(
@@ -42,10 +46,15 @@ class StreamServerUnderTest(NodeUnderTest):
     def start(self, *, segment_bytes: int = 1 << 20) -> None:
         super().start(segment_bytes=segment_bytes)
         self.engine = EngineHarness(now=START_NS + self.nodes.now)
+        self.calls: list[Callable[[], None]] = []
         self.events: list[tuple[str, str, Any]] = []
         self.groups = StreamGroups(
-            StreamGroupPorts(self.node, lambda account: self.engine.engine, lambda: "c"), self
-        )
+            StreamGroupPorts(
+                self.node, lambda account: self.engine.engine, lambda: "c", Path("/states"), self.disk,
+                InlineExecutor(), lambda _, call: self.calls.append(call), chunk_seqs=CHUNK_SEQS,
+            ),
+            self,
+        )  # fmt: skip
 
     def open(self, group: str, membership: Any = None, owner: Any = None) -> None:
         """Nothing is opened before its assignment is known."""
@@ -77,8 +86,11 @@ class StreamServerUnderTest(NodeUnderTest):
 
     def pump(self) -> bool:
         wakes = self.engine.wakes
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
         self.engine.tick()
-        return super().pump() or self.engine.wakes > wakes
+        return super().pump() or self.engine.wakes > wakes or bool(self.calls)
 
 
 class StreamServers(NodesUnderTest):

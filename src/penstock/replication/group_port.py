@@ -152,5 +152,8 @@ class GroupPort(Protocol):
         """Sends mail to the group's owner on another server. It may be lost. Raises MisuseError above
         MAIL_BYTES_MAX."""
 
+    def give_up(self, error: Exception) -> None:
+        """Stops the group on this server, as an exception in a callback would: `failed` follows."""
+
     def checkpoint(self) -> None:
         """Asks the owner for a snapshot now; otherwise the node asks when the log is long."""

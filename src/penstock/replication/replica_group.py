@@ -47,6 +47,9 @@ class GroupSurroundings(Protocol):
     def mail(self, group: str, to: ReplicaId, payload: bytes) -> None:
         """Sends mail with the next output."""
 
+    def group_failed(self, name: str, error: Exception) -> None:
+        """Stops a group on this server."""
+
 
 class ReplicaGroup:
     """Implements group_port.GroupPort. unsynced: Readys that wait for the disk."""
@@ -169,6 +172,10 @@ class ReplicaGroup:
             )
         if not self.is_stopped:
             self._node.mail(self.name, to, payload)
+
+    def give_up(self, error: Exception) -> None:
+        if not self.is_stopped:
+            self._node.group_failed(self.name, error)
 
     def checkpoint(self) -> None:
         self.wants_checkpoint = True

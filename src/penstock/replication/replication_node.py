@@ -46,6 +46,7 @@ from penstock.replication.group_storage import (
     StorageFindings,
     StorageStatus,
     StorageWrite,
+    StoredReplica,
 )
 from penstock.replication.replica_group import ReplicaGroup
 
@@ -213,10 +214,42 @@ class ReplicationNode:
         self._wake()
         return group
 
+    def close_group(self, name: str, closed: Callable[[], None] = lambda: None) -> None:
+        """Ends a group on this server and keeps its part of the log; calls `closed` when everything of it is
+        on disk: from then on it can be opened again or removed. Closing one that is not open does nothing
+        else."""
+        group = self._groups.get(name)
+        if group is None:
+            closed()
+            return
+        ready = self._host.ready_of(name, self.clock())
+        if ready is not None:  # its messages stay here, and its commands are handed out after the next open
+            self._stage_ready(name, ready)
+        group.stop()
+        self._host.remove(name)
+        replica, log = group.replica, group.replica.log
+        entries = log.entries_from(log.snapshot.index + 1, 1 << 62)
+        found = StoredReplica(name, replica.hard_state, log.snapshot, entries, replica.is_recovering)
+
+        def on_disk() -> None:
+            if self._groups.get(name) is group:
+                self._forget(name)
+                self._stored[name] = found
+            faults.contain(closed, _end_failed)
+
+        self._waiting.append(on_disk)
+        self._wake()
+
+    def _forget(self, name: str) -> None:
+        self._groups.pop(name, None)
+        self.failed_groups.pop(name, None)
+        self._recovering.discard(name)
+        self._memberships.pop(name, None)
+
     def remove_group(self, name: str, gone: Callable[[], None] = lambda: None) -> None:
         """Forgets a group and its part of the log, for good; calls `gone` when that is on disk. Removing one
         that is not there does nothing else."""
-        group = self._groups.pop(name, None)
+        group = self._groups.get(name)
         if group is not None:
             group.stop()
             self._host.remove(name)
@@ -224,9 +257,7 @@ class ReplicationNode:
             gone()
             return
         self._stored.pop(name, None)
-        self.failed_groups.pop(name, None)
-        self._recovering.discard(name)
-        self._memberships.pop(name, None)
+        self._forget(name)
         self._staged.append(RemoveGroup(name))
         self._waiting.append(lambda: faults.contain(gone, _end_failed))
         self._wake()
@@ -250,7 +281,7 @@ class ReplicationNode:
         waiting = 0
         for group in self._groups.values():
             lead = group.replica.leadership
-            if lead is not None:
+            if lead is not None and not group.is_stopped:
                 waiting += lead.transfer_to is not None or group.step_down()
         return waiting
 
@@ -309,7 +340,7 @@ class ReplicationNode:
         try:
             self._host.step(name, message, now)
         except Exception as error:  # noqa: BLE001 (contained: stops this group)
-            self._group_failed(name, error)
+            self.group_failed(name, error)
 
     def receive_mail(self, sender: ReplicaId, name: str, payload: bytes) -> None:
         """Takes mail of another server. Mail for a group that is not here is dropped."""
@@ -325,7 +356,7 @@ class ReplicationNode:
             try:
                 self._host.tick_group(name, now)
             except Exception as error:  # noqa: BLE001 (contained: stops this group)
-                self._group_failed(name, error)
+                self.group_failed(name, error)
         if self._write_began is not None and now - self._write_began > self.options.disk_stall_ns:
             self.leave()
         self._wake()
@@ -359,12 +390,12 @@ class ReplicationNode:
                 one()
 
     def _synced(self, group: ReplicaGroup, ready: Ready, now: int) -> None:
-        if self._groups.get(group.name) is not group:
+        if group.is_stopped:
             return
         try:
             self._host.synced([GroupReady(group.name, ready)], now)
         except Exception as error:  # noqa: BLE001 (contained: stops this group)
-            self._group_failed(group.name, error)
+            self.group_failed(group.name, error)
 
     # --- output
 
@@ -374,6 +405,7 @@ class ReplicationNode:
             return NodeOutput([], [], None, False)
         now = self.clock()
         left = self.options.pump_bytes_max
+        looked_at = self._host.active  # those that have nothing to do become idle meanwhile
         is_busy = True
         while is_busy and left > 0:
             is_busy = False
@@ -382,7 +414,7 @@ class ReplicationNode:
                 is_busy = is_busy or taken > 0
                 left -= taken
         self._note_roles()
-        self._take_checkpoints()
+        self._take_checkpoints(looked_at)
         mails, self._mails = self._mails, []
         return NodeOutput(self._host.take_frames(now), mails, self._next_write(now), is_busy)
 
@@ -391,15 +423,12 @@ class ReplicationNode:
         try:
             ready = self._host.ready_of(name, now)
         except Exception as error:  # noqa: BLE001 (contained: stops this group)
-            self._group_failed(name, error)
+            self.group_failed(name, error)
             return 0
         if ready is None:
             return 0
         group = self._groups[name]
-        if ready.hard_state is not None:
-            self._staged.append(SaveHardState(name, ready.hard_state))
-        if ready.entries:
-            self._staged.append(SaveEntries(name, ready.entries))
+        self._stage_ready(name, ready)
         if ready.needs_sync or group.unsynced:
             group.unsynced += 1
             self._waiting.append(_WaitingReady(group, ready))
@@ -407,6 +436,12 @@ class ReplicationNode:
             self._synced(group, ready, now)
         self._contain(group, lambda: group.take(ready))
         return 1 + sum(len(one.data) for one in ready.committed)
+
+    def _stage_ready(self, name: str, ready: Ready) -> None:
+        if ready.hard_state is not None:
+            self._staged.append(SaveHardState(name, ready.hard_state))
+        if ready.entries:
+            self._staged.append(SaveEntries(name, ready.entries))
 
     def _note_roles(self) -> None:
         """A leader that a majority does not answer steps down without any message: its owner learns it here.
@@ -421,9 +456,9 @@ class ReplicationNode:
                 self._recovering.discard(name)
                 self._staged.append(MarkRecovered(name))
 
-    def _take_checkpoints(self) -> None:
+    def _take_checkpoints(self, looked_at: tuple[str, ...]) -> None:
         keepers = self._status.keepers if self._status.segments > self.options.segments_max else ()
-        for name in self._host.active:
+        for name in dict.fromkeys(looked_at + self._host.active):
             group = self._groups.get(name)
             if group is not None and (
                 group.wants_checkpoint or group.log_bytes >= self.options.checkpoint_bytes
@@ -493,9 +528,9 @@ class ReplicationNode:
         try:
             work()
         except Exception as error:  # noqa: BLE001 (contained: stops this group)
-            self._group_failed(group.name, error)
+            self.group_failed(group.name, error)
 
-    def _group_failed(self, name: str, error: Exception) -> None:
+    def group_failed(self, name: str, error: Exception) -> None:
         faults.note(f"replicated group {name}", error)
         self._host.remove(name)
         group = self._groups.pop(name, None)

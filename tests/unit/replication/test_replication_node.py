@@ -475,3 +475,17 @@ def test_idle_groups_send_and_write_nothing() -> None:
         assert output.write is None
         frames += output.frames
     assert all(not frame.messages for frame in frames)
+
+
+def test_an_idle_group_takes_a_checkpoint_when_it_is_asked_to() -> None:
+    nodes = NodesUnderTest()
+    nodes.start("g")
+    for _ in range(200):
+        nodes.now += 50_000_000
+        for one in nodes.servers.values():
+            one.node.tick()
+        nodes.settle()
+    for one in nodes.servers.values():
+        one.group().checkpoint()
+    nodes.settle()
+    assert all(one.group().replica.log.snapshot.index > 0 for one in nodes.servers.values())

@@ -131,6 +131,27 @@ def test_a_closed_group_is_on_the_disk_for_the_next_start(servers: StreamServers
     assert [one.name for one in servers["c"].groups.stored] == ["S"]
 
 
+def test_a_closed_group_can_be_opened_again(servers: StreamServers) -> None:
+    servers.request(servers["a"], "S.1", b"x")
+    closed: list[str] = []
+    servers["c"].groups.close(ACCOUNT, "S", remove=False, gone=lambda: closed.append("closed"))
+    assert closed == []
+    servers.request(servers["a"], "S.1", b"y")
+    assert closed == ["closed"]
+    servers["c"].assign(assigned())
+    servers.pass_time(1000)
+    assert servers["c"].replica().stream.log.last_seq == 2
+
+
+def test_a_closed_group_can_be_removed(servers: StreamServers) -> None:
+    servers["c"].groups.close(ACCOUNT, "S", remove=False)
+    servers.settle()
+    [stored] = servers["c"].groups.stored
+    servers["c"].groups.remove_unclaimed(stored, lambda: None)
+    servers.settle()
+    assert servers["c"].groups.stored == []
+
+
 def test_a_server_that_is_no_founder_waits_until_it_is_added() -> None:
     servers = StreamServers()
     servers.begin(assigned(founders="a"))

@@ -39,6 +39,7 @@ from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ClusterInfo
 from penstock.protocol.ids import short_hash
 from penstock.replication.replication_node import ReplicationOptions
+from penstock.server.disk_executor import LoopExecutor
 from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
 from penstock.server.replicated.asset_duties import AssetDuties
 from penstock.server.replicated.cluster_administration import ADMINISTRATION, ClusterAdministration
@@ -51,6 +52,7 @@ from penstock.server.replicated.peer_watch import PeerWatch
 from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.server.replicated.stream_supervisor import StreamSupervisor
+from penstock.store.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.05
 LOG_DIRECTORY = "_groups"
+STATE_DIRECTORY = "states"
 
 
 class ClusterJetStream:
@@ -90,6 +93,7 @@ class ClusterJetStream:
         self._is_scheduled = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._executor: LoopExecutor | None = None
         self._leaving_tickets: dict[str, bytes] = {}
         self._loop = asyncio.get_running_loop()
         self._count_peers: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -118,12 +122,21 @@ class ClusterJetStream:
         self._service, self._count_peers = service, count_peers
         options = self._context.options.jetstream
         assert options is not None
-        assert options.store_dir is not None
-        directory = Path(options.store_dir) / "jetstream"
+        directory = self._directory()
         directory.mkdir(parents=True, exist_ok=True)
         return ReplicationSetup(
             directory / LOG_DIRECTORY, self._opened, ReplicationOptions(sync_always=options.sync_replicas)
         )
+
+    def _directory(self) -> Path:
+        options = self._context.options.jetstream
+        assert options is not None
+        assert options.store_dir is not None
+        return Path(options.store_dir) / "jetstream"
+
+    def _call_later(self, delay_ns: int, call: Callable[[], None]) -> None:
+        if not self._is_closed:
+            self._loop.call_later(delay_ns / 1e9, faults.contain, call, self._failed)
 
     def _opened(self, replication: ReplicationService) -> None:
         """The log of the groups is open."""
@@ -131,9 +144,12 @@ class ClusterJetStream:
         node, log = replication.node, self._context.log
         account = self._accounts.open(self._context.options.system_account)
         self.watch = PeerWatch(account, self._presence, lambda: replication.linked, time.monotonic_ns)
-        self.groups = StreamGroups(
-            StreamGroupPorts(node, self.engine_of, lambda: self.meta.tables.cluster_id), self
-        )
+        self._executor = LoopExecutor(self._loop)
+        ports = StreamGroupPorts(
+            node, self.engine_of, lambda: self.meta.tables.cluster_id,
+            self._directory() / LOG_DIRECTORY / STATE_DIRECTORY, LOCAL_DISK, self._executor, self._call_later,
+        )  # fmt: skip
+        self.groups = StreamGroups(ports, self)
         self.supervisor = StreamSupervisor(
             self.groups, self.meta, self.engine_of, node.name, lambda: replication.linked,
             time.monotonic_ns, log,
@@ -157,6 +173,10 @@ class ClusterJetStream:
         for part in (self.gathering, self.administration):
             if part is not None:
                 part.close()
+        if self.groups is not None:
+            self.groups.stop()
+        if self._executor is not None:
+            self._executor.close()
 
     def engine_of(self, account: str) -> JetStreamEngine:
         """The engine of an account. Raises ServerError when it has no JetStream on this server."""

@@ -8,6 +8,7 @@ Invariants:
 - Entries reach the replica in the order of the log, each once, and only while the replica is open.
 - A read is answered by `read_ready` or forgotten by `read_lost`; a request whose read is forgotten gets no
   answer, because its publisher asks the next leader.
+- While a state is loaded (state_loading.py), entries wait in their order, and the stream does not serve.
 - A replica that cannot apply an entry stops its group on this server (`on_failed`). Its files stay, and no
   other group notices.
 """
@@ -16,20 +17,63 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from penstock import faults
-from penstock.errors import ServerError
+from penstock.errors import MalformedCommandError, ProtocolError, ServerError, StoreError
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.replicated_stream import ReplicatedStream
+from penstock.jetstream.stream.replica_state import ReplicaState
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_replica import Role
-from penstock.replication.group_port import PROPOSAL_BYTES_MAX, GroupPort, ProposalId
+from penstock.replication.group_port import (
+    PROPOSAL_BYTES_MAX,
+    GroupPort,
+    InstallDone,
+    ProposalId,
+    SnapshotDone,
+)
+from penstock.server.replicated.state_loading import LoadingPorts, Restoring, StateLoading
+from penstock.server.replicated.stream_catch_up import (
+    CatchUpBudget,
+    CatchUpProgress,
+    FetchFiles,
+    FilePieces,
+    FilesGone,
+    decode_mail,
+    encode_mail,
+    read_pieces_of,
+)
+from penstock.server.replicated.stream_checkpoints import CheckpointRecord, StreamCheckpoints
+from penstock.server.replicated.work_turns import WorkJob, WorkTurns
 
 log = logging.getLogger("penstock.jetstream")
+
+SERVING_MAX = 64
+"""Requests of other members for files that are answered at a time; more are dropped, and come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerPorts:
+    """What a stream's group uses of its server.
+
+    engine: of the stream's account. checkpoints: of this group. turns: for long work. budget: of all groups
+    that catch up. watcher: learns of roles, members and failures. clock: monotonic ns. member: this server.
+    """
+
+    engine: JetStreamEngine
+    checkpoints: StreamCheckpoints
+    turns: WorkTurns
+    budget: CatchUpBudget
+    watcher: GroupWatcher
+    clock: Callable[[], int]
+    member: ReplicaId
 
 
 class GroupWatcher(Protocol):
@@ -49,27 +93,32 @@ class StreamGroup:
     """See the module.
 
     Args:
+        name: of the consensus group.
         assignment: of the stream. reassign() gives it a newer one.
-        engine: of the stream's account.
-        watcher: learns of roles, members and failures.
+        ports: of the server.
 
-    name: of the consensus group. failure: why it has stopped here; "" while it works.
+    failure: why it has stopped here; "" while it works.
     """
 
-    def __init__(
-        self, name: str, assignment: StreamAssignment, engine: JetStreamEngine, watcher: GroupWatcher
-    ) -> None:
+    def __init__(self, name: str, assignment: StreamAssignment, ports: OwnerPorts) -> None:
         self.name = name
         self.assignment = assignment
         self.failure = ""
-        self._engine = engine
-        self._watcher = watcher
+        self._ports = ports
+        self._engine = ports.engine
+        self._watcher = ports.watcher
+        self._checkpoints = ports.checkpoints
         self._port: GroupPort | None = None
         self._replica: ReplicatedStream | None = None
         self._role = Role.FOLLOWER
         self._term = 0
         self._reads: dict[int, Callable[[], object]] = {}
         self._contexts = itertools.count(1)
+        self._taking: WorkJob | None = None
+        self._loading: StateLoading | None = None
+        self._loading_job: WorkJob | None = None
+        self._backlog: deque[tuple[int, int, bytes]] = deque()
+        self._serving = 0
 
     # --- for the server ------------------------------------------------------------------------
 
@@ -118,7 +167,14 @@ class StreamGroup:
         leader."""
         if self._port is None or self._replica is None or self.failure:
             return False
+        if self._loading is not None:
+            return False
         return self.leader is not None and self._port.applied_index >= self._port.commit_index
+
+    @property
+    def catch_up(self) -> CatchUpProgress | None:
+        """How far this replica is with the state that it loads; None when it loads none."""
+        return None if self._loading is None else self._loading.progress
 
     @property
     def lags(self) -> dict[ReplicaId, int]:
@@ -127,10 +183,27 @@ class StreamGroup:
 
     def close(self) -> None:
         """The node has closed the group: the stream ends on this server, without its group."""
-        self._reads.clear()
+        self.stop()
         if self._replica is not None:
             self._replica = None
             self._engine.replicated.close(self.assignment.name)
+
+    def stop(self) -> None:
+        """Ends the work on its states."""
+        self._abandon()
+        self._checkpoints.files.close()
+
+    def _abandon(self) -> None:
+        self._reads.clear()
+        self._backlog.clear()
+        self._stop_loading()
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
+    def remove_files(self, gone: Callable[[], None]) -> None:
+        """Removes the files of its states, then calls `gone`. Call it after close()."""
+        self._checkpoints.files.remove_all(gone)
 
     # --- for the engine (StreamGroupPort) --------------------------------------------------------
 
@@ -156,14 +229,23 @@ class StreamGroup:
     # --- from the group (GroupOwner) -------------------------------------------------------------
 
     def restored(self, index: int, term: int, data: bytes) -> None:
-        """Opens the stream in its engine. Raises StoreError, MalformedCommandError."""
-        assignment = self.assignment
-        self._replica = self._engine.replicated.open(assignment.config, assignment.created, self)
+        """Opens the stream in its engine, or begins to load its checkpoint. Raises StoreError,
+        MalformedCommandError."""
+        if data:
+            self._load(CheckpointRecord.decode(data), self._loaded, self._not_loaded)
+        else:
+            assignment = self.assignment
+            self._replica = self._engine.replicated.open(assignment.config, assignment.created, self)
 
     def committed(self, index: int, term: int, payload: bytes) -> None:
-        """Applies an entry. Raises ServerError when the replica cannot apply it, or was set aside before."""
-        replica = self._replica
-        assert replica is not None, "an entry before the state"
+        """Applies an entry, or keeps it until the state is loaded. Raises ServerError when the replica cannot
+        apply it, or was set aside before."""
+        if self._replica is None:
+            self._backlog.append((index, term, payload))
+        else:
+            self._apply(self._replica, index, term, payload)
+
+    def _apply(self, replica: ReplicatedStream, index: int, term: int, payload: bytes) -> None:
         replica.committed(index, term, payload)
         if replica.failure:
             raise ServerError(replica.failure)
@@ -199,28 +281,154 @@ class StreamGroup:
         """Forgets what waits for the read."""
         self._reads.pop(context, None)
 
-    def take_snapshot(self, done: Callable[[bytes | None], None]) -> None:
-        """See GroupOwner."""
-        done(None)
+    # --- states ----------------------------------------------------------------------------------
+
+    def take_snapshot(self, done: SnapshotDone) -> None:
+        """Takes a checkpoint in turns."""
+        replica = self._replica
+        if replica is None or self._loading is not None or self._taking is not None:
+            done(None)
+            return
+
+        def taken(record: CheckpointRecord) -> None:
+            self._taking = None
+            done(record.encode(), partial(self._checkpoints.durable, record))
+
+        def failed(error: Exception) -> None:
+            self._taking = None
+            log.error("no checkpoint of stream %s now: %s", self.assignment.name, _text(error))
+            done(None)
+
+        self._taking = self._ports.turns.start(
+            self._checkpoints.take(replica, self._wake_taking), taken, failed
+        )
+
+    def _wake_taking(self) -> None:
+        if self._taking is not None:
+            self._taking.wake()
 
     def install_snapshot(
-        self, index: int, term: int, data: bytes, leader: ReplicaId, done: Callable[[bool], None]
+        self, index: int, term: int, data: bytes, leader: ReplicaId, done: InstallDone
     ) -> None:
-        """See GroupOwner."""
-        done(False)
+        """Fetches the files that are missing, and replaces the replica. A state that is being loaded gives
+        way to this one."""
+        record = CheckpointRecord.decode(data)
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
+        def loaded(replica: ReplicatedStream) -> None:
+            self._loaded(replica)
+            done(True, partial(self._checkpoints.durable, record))
+
+        def failed(error: Exception) -> None:
+            self._loading = self._loading_job = None
+            log.error("stream %s does not catch up now: %s", self.assignment.name, _text(error))
+            done(False)
+
+        self._load(record, loaded, failed)
+
+    def _load(
+        self,
+        record: CheckpointRecord,
+        loaded: Callable[[ReplicatedStream], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._stop_loading()
+        ports = LoadingPorts(
+            self._restore, self._members, self._send_request, self._wake_loading, self._ports.clock
+        )
+        self._loading = StateLoading(record, self._checkpoints, ports, self._ports.budget)
+        self._loading_job = self._ports.turns.start(self._loading_steps(self._loading), loaded, failed)
+
+    def _loading_steps(self, loading: StateLoading) -> Restoring:
+        """Loads the state, and applies what was committed meanwhile."""
+        replica = yield from loading.steps()
+        while self._backlog:
+            index, term, payload = self._backlog.popleft()
+            self._apply(replica, index, term, payload)
+            yield 4 * len(payload) + 2000
+        return replica
+
+    def _restore(
+        self, state: ReplicaState, chunk_of: Callable[[bytes], bytes], index: int, term: int
+    ) -> Generator[int, None, ReplicatedStream]:
+        self._replica = None  # its engine closes it
+        return self._engine.replicated.restore_slices(state, chunk_of, index, term, self)
+
+    def _loaded(self, replica: ReplicatedStream) -> None:
+        self._loading = self._loading_job = None
+        self._replica = replica
+        self._tell_role()
+        self._watcher.on_role(self)
+
+    def _not_loaded(self, error: Exception) -> None:
+        """At the start: without its state the replica cannot follow."""
+        self._loading = self._loading_job = None
+        self.port.give_up(ServerError(f"its checkpoint cannot be read: {_text(error)}"))
+
+    def _stop_loading(self) -> None:
+        if self._loading_job is not None:
+            self._loading_job.cancel()
+        self._loading = self._loading_job = None
+
+    def _wake_loading(self) -> None:
+        if self._loading_job is not None:
+            self._loading_job.wake()
+
+    def _members(self) -> list[ReplicaId]:
+        """The other members, the leader first."""
+        leader = self.port.leader
+        others = [one for one in self.port.membership.members if one != self._ports.member]
+        if leader is not None and leader not in others and leader != self._ports.member:
+            others.append(leader)
+        return sorted(others, key=lambda one: (one != leader, one))
+
+    # --- mail --------------------------------------------------------------------------------------
+
+    def _send_request(self, to: ReplicaId, request: FetchFiles) -> None:
+        self.port.send(to, encode_mail(request))
 
     def received(self, sender: ReplicaId, payload: bytes) -> None:
-        """Mail of the stream's group on another server."""
+        """Mail of the stream's group on another server. What cannot be read is dropped."""
+        try:
+            message = decode_mail(payload)
+        except ProtocolError as error:
+            log.error("stream %s: from %s: %s", self.assignment.name, sender, error)
+            return
+        if isinstance(message, FetchFiles):
+            self._serve(sender, message)
+        elif self._loading is not None:
+            self._loading.received(sender, message)
+
+    def _serve(self, sender: ReplicaId, request: FetchFiles) -> None:
+        """Answers a request for files."""
+        if self._serving >= SERVING_MAX:
+            return
+        self._serving += 1
+        files = self._checkpoints.files
+        self._checkpoints.asked(request.manifest)
+
+        def done(answer: FilePieces | FilesGone | None, error: Exception | None) -> None:
+            self._serving -= 1
+            if not self.failure:
+                self.port.send(sender, encode_mail(answer or FilesGone(request.number)))
+
+        files.run(lambda: read_pieces_of(request, files.read_part, files.has), done)
 
     def failed(self, error: Exception) -> None:
         """The group has stopped on this server: its stream is offline here."""
-        self.failure = (
-            str(error)
-            if isinstance(error, ServerError)
-            else faults.describe(faults.note(f"group of stream {self.assignment.name}", error))
-        )
-        log.error("the group of stream %s stops on this server: %s", self.assignment.name, self.failure)
-        self._reads.clear()
+        name = self.assignment.name
+        self.failure = _text(error)
+        log.error("the group of stream %s stops on this server: %s", name, self.failure)
+        self._abandon()
         if self._replica is not None:
             self._replica.close()
         self._watcher.on_failed(self, self.failure)
+
+
+def _text(error: Exception) -> str:
+    """The text of an error that was foreseen; of another one, where the log has it."""
+    if isinstance(error, (ServerError, StoreError, MalformedCommandError, OSError)):
+        return str(error)
+    return faults.describe(faults.note("state of a replicated stream", error))

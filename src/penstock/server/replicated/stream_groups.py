@@ -12,16 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from penstock.errors import MisuseError
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.meta.desired_state import StoredStream
+from penstock.jetstream.stream.replica_state import CHUNK_SEQS
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.replication.replication_node import ReplicationNode
-from penstock.server.replicated.stream_group_owner import GroupWatcher, StreamGroup
+from penstock.server.replicated.state_files import StateFiles
+from penstock.server.replicated.stream_catch_up import OUTSTANDING_MAX, CatchUpBudget
+from penstock.server.replicated.stream_checkpoints import StreamCheckpoints
+from penstock.server.replicated.stream_group_owner import GroupWatcher, OwnerPorts, StreamGroup
+from penstock.server.replicated.work_turns import CallLater, WorkTurns
+from penstock.store.disk import Disk
+from penstock.store.executor import DiskExecutor
+from penstock.store.files import make_directory, quote_name
 
 _PREFIX = "S"
 STAND_NS = 1_000_000_000
@@ -36,22 +45,36 @@ StreamKey = tuple[str, str]
 class StreamGroupPorts:
     """What the stream groups use of their server.
 
-    engine_of: the engine of an account. cluster_id: of the meta state, "" while there is none.
+    engine_of: the engine of an account. cluster_id: of the meta state, "" while there is none. directory: for
+    the states of all groups; it is created, its parent exists. executor: runs work on these files; not the
+    one that writes the log, for a checkpoint may take seconds. call_later: calls in the event loop after so
+    many nanoseconds. outstanding_catchup_max: bytes that may be requested of other servers and not received.
+    chunk_seqs: for tests; the same on all servers.
     """
 
     node: ReplicationNode
     engine_of: Callable[[str], JetStreamEngine]
     cluster_id: Callable[[], str]
+    directory: Path
+    disk: Disk
+    executor: DiskExecutor
+    call_later: CallLater
+    outstanding_catchup_max: int = OUTSTANDING_MAX
+    chunk_seqs: int = CHUNK_SEQS
 
 
 class StreamGroups:
-    """See the module. watcher: learns of roles, members and failures."""
+    """See the module. watcher: learns of roles, members and failures. Raises StoreError: the directory cannot
+    be made."""
 
     def __init__(self, ports: StreamGroupPorts, watcher: GroupWatcher) -> None:
         self._ports = ports
         self._watcher = watcher
         self._groups: dict[StreamKey, StreamGroup] = {}
         self._standing: dict[StreamKey, int] = {}  # until when a preferred member stands for election
+        self._turns = WorkTurns(ports.call_later)
+        self._budget = CatchUpBudget(ports.outstanding_catchup_max)
+        make_directory(ports.disk, ports.directory)
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -105,7 +128,7 @@ class StreamGroups:
         member_of: Callable[[str], ReplicaId],
     ) -> StreamGroup:
         node = self._ports.node
-        group = StreamGroup(name, assignment, self._ports.engine_of(assignment.account), self._watcher)
+        group = StreamGroup(name, assignment, self._owner_ports(name, assignment.account))
         self._groups[key] = group
         founders = assignment.group.founders if node.name in assignment.group.founders else ()
         is_new = name not in node.unopened_groups
@@ -117,11 +140,26 @@ class StreamGroups:
         except Exception as error:  # noqa: BLE001  # costs this group
             group.failed(error)
             return group
+        if group.port.membership.voters == (node.name,):
+            group.port.stand()  # alone: there is nothing to wait for
         preferred = assignment.group.preferred or next(iter(assignment.group.peers), "")
         if is_new and founders and preferred and member_of(preferred) == node.name:
             group.port.stand()
             self._standing[key] = node.clock() + STAND_NS
         return group
+
+    def _owner_ports(self, name: str, account: str) -> OwnerPorts:
+        ports = self._ports
+        files = self._files(name)
+        checkpoints = StreamCheckpoints(files, ports.node.clock, ports.chunk_seqs)
+        return OwnerPorts(
+            ports.engine_of(account), checkpoints, self._turns, self._budget, self._watcher, ports.node.clock,
+            ports.node.name,
+        )  # fmt: skip
+
+    def _files(self, name: str) -> StateFiles:
+        ports = self._ports
+        return StateFiles(ports.disk, ports.executor, ports.directory / quote_name(name))
 
     def close(
         self,
@@ -132,8 +170,8 @@ class StreamGroups:
         gone: Callable[[], None] = lambda: None,
     ) -> None:
         """Ends a stream's group on this server. remove: its part of the log and its files go, too, and `gone`
-        is called when they are gone for good. Without remove they stay for the next start. Closing one that
-        is not open does nothing but call `gone`."""
+        is called when they are gone for good. Without remove they stay, unclaimed; `gone` is called when the
+        group may be opened again or removed. Closing one that is not open does nothing but call `gone`."""
         key = (account, stream)
         group = self._groups.pop(key, None)
         self._standing.pop(key, None)
@@ -142,16 +180,27 @@ class StreamGroups:
             return
         group.close()
         if remove:
-            self._ports.node.remove_group(group.name, gone)
+            # First the log: what it names must be there.
+            self._ports.node.remove_group(group.name, lambda: group.remove_files(gone))
+        else:
+            self._ports.node.close_group(group.name, gone)
 
     def remove_unclaimed(self, stored: StoredStream, gone: Callable[[], None]) -> None:
         """Removes an unclaimed stream for good."""
-        self._ports.node.remove_group(stored_name(stored), gone)
+        name = stored_name(stored)
+        self._ports.node.remove_group(name, lambda: self._files(name).remove_all(gone))
+
+    def stop(self) -> None:
+        """Ends all work on states before the server ends; what is on disk stays."""
+        for group in self._groups.values():
+            group.stop()
 
     # --- time --------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Does what is due. Call it every 50 ms or so."""
+        for check in list(self._budget.due.values()):
+            check()
         now = self._ports.node.clock()
         for key, until in list(self._standing.items()):
             group = self._groups[key]

@@ -1,0 +1,117 @@
+"""Long work of the event loop in turns: checkpoints are taken and states read while clients are served.
+
+A job is a generator. It yields the work of the step that it has done, in the units of jetstream/slices.py, or
+PARK when it waits for something, such as the disk, after which wake() continues it. A turn runs steps of all
+jobs, one after the other, until they have done TURN_WORK; the next turn follows after a pause, in which the
+loop serves its sockets.
+
+Invariant: a job ends once: with its result, with its error, or by cancel().
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from penstock import faults
+
+PARK = 0
+"""What a job yields that waits for wake()."""
+TURN_WORK = 1_000_000
+"""About two milliseconds."""
+PAUSE_NS = 2_000_000
+
+JobSteps = Generator[int, None, Any]
+CallLater = Callable[[int, Callable[[], None]], None]
+"""Calls after so many nanoseconds."""
+
+
+class WorkJob:
+    """One job. done: called with its result; failed: with the Exception that it raised."""
+
+    def __init__(
+        self,
+        turns: WorkTurns,
+        steps: JobSteps,
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._turns = turns
+        self._steps = steps
+        self._done = done
+        self._failed = failed
+        self._is_parked = False
+        self.is_over = False
+
+    def wake(self) -> None:
+        """Continues the job. Does nothing for one that is not parked."""
+        if self._is_parked and not self.is_over:
+            self._is_parked = False
+            self._turns.add(self)
+
+    def cancel(self) -> None:
+        """Ends the job: neither done nor failed is called."""
+        if not self.is_over:
+            self.is_over = True
+            self._steps.close()
+
+    def step(self) -> int:
+        """Runs the next step. Returns its work; PARK when the job waits or is over."""
+        if self.is_over:
+            return PARK
+        try:
+            work = next(self._steps)
+        except StopIteration as end:
+            self.is_over = True
+            faults.contain(self._done, _end_failed, end.value)
+            return PARK
+        except Exception as error:  # noqa: BLE001  # costs this job
+            self.is_over = True
+            faults.contain(self._failed, _end_failed, error)
+            return PARK
+        self._is_parked = work == PARK
+        return work
+
+
+def _end_failed(error: Exception, *_: object) -> None:
+    faults.note("end of work in turns", error)
+
+
+class WorkTurns:
+    """See the module. call_later: calls in the event loop after a time."""
+
+    def __init__(self, call_later: CallLater) -> None:
+        self._call_later = call_later
+        self._ready: deque[WorkJob] = deque()
+        self._is_due = False
+
+    def start(
+        self, steps: JobSteps, done: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> WorkJob:
+        """Begins a job; its first step follows with the next turn."""
+        job = WorkJob(self, steps, done, failed)
+        self.add(job)
+        return job
+
+    def add(self, job: WorkJob) -> None:
+        """Gives a job a place in the next turn."""
+        self._ready.append(job)
+        self._schedule(0)
+
+    def _schedule(self, delay_ns: int) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._call_later(delay_ns, self._turn)
+
+    def _turn(self) -> None:
+        self._is_due = False
+        left = TURN_WORK
+        while self._ready and left > 0:
+            job = self._ready.popleft()
+            work = job.step()
+            if work != PARK:
+                left -= work
+                self._ready.append(job)
+        if self._ready:
+            self._schedule(PAUSE_NS)
