@@ -14,8 +14,9 @@ from penstock.jetstream.stream import shrinking
 from penstock.jetstream.stream.rollups import Rollups
 from penstock.kernels.log.message_block import MessageBlock
 from penstock.protocol.api import ApiConsumerConfig
-from penstock.store import block_erasing, block_reading, erasures, recovery
+from penstock.store import block_erasing, block_reading, block_writing, erasures, recovery
 from penstock.store.block_jobs import BlockJobs
+from penstock.store.block_reading import block_path
 from penstock.store.block_syncs import BlockSyncs
 from penstock.store.files import sync_file, write_atomically
 from penstock.store.journal import FileConsumerStore
@@ -139,6 +140,16 @@ def erasures_before_their_tombstones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(erasures.Erasures, "waiting", lambda self, number: [])
 
 
+def files_left_open_whose_write_failed(patch: pytest.MonkeyPatch) -> None:
+    """A removed stream leaves a file open whose first write failed, and the next one of its name uses it."""
+
+    def close(writer: block_writing.BlockWriter) -> None:
+        for number in writer.known:
+            writer._files.forget(block_path(writer._directory, number))
+
+    patch.setattr(block_writing.BlockWriter, "close", close)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "no resurrection", 421),
@@ -153,5 +164,6 @@ RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (failed_sync_of_a_journal_believed_when_repeated, "acks stay", 94008380),
     (torn_overwriting_left, "erased", 98325493),
     (erasures_before_their_tombstones, "sequence", 98900694),
+    (files_left_open_whose_write_failed, "StoreCorruptError", 99030694),
     (damaged_head_stops_the_reader, "StoreCorruptError", 98015210),
 ]

@@ -94,10 +94,7 @@ class ClusterTalk:
         """
         running = [i for i, one in enumerate(self.made.servers) if one.is_running and not one.is_paused]
         client = await self._asker(running[0] if server is None else server, subject.startswith(SYSTEM))
-        data = b"" if body is None else json.dumps(body).encode()
-        message = await client.request(f"$JS.API.{subject}", data, timeout=timeout_s)
-        found: dict[str, Any] = json.loads(message.data)
-        return found
+        return await api_request(client, subject, body, timeout_s=timeout_s)
 
     async def create(self, name: str, replicas: int = 3, **fields: Any) -> dict[str, Any]:
         """Creates a stream with subjects NAME.>; it goes with the test. Asserts that it is created."""
@@ -143,6 +140,22 @@ class ClusterTalk:
         except TimeoutError:
             raise AssertionError(f"stream {stream} is not whole after {timeout_s:g} s: {last}") from None
 
+    async def lead(self, stream: str, name: str, timeout_s: float = FAILOVER_S) -> None:
+        """Makes a server lead a stream that is whole."""
+
+        async def leads() -> bool:
+            with suppress(NatsError):
+                leader = (await self.info(stream, timeout_s=2)).get("cluster", {}).get("leader")
+                if leader == name:
+                    return True
+                if leader:
+                    wanted = {"placement": {"preferred": name}}
+                    await self.ask(f"STREAM.LEADER.STEPDOWN.{stream}", wanted, timeout_s=2)
+            await asyncio.sleep(0.1)
+            return False
+
+        await until(leads, timeout_s)
+
     async def do(self, fault: Callable[..., None], *arguments: Any) -> None:
         """A method of the cluster, off the event loop."""
         await asyncio.to_thread(fault, *arguments)
@@ -177,6 +190,16 @@ class ClusterTalk:
 
 async def _ignore(error: Exception) -> None:
     """Connections to servers that a test kills."""
+
+
+async def api_request(
+    client: NatsPy, subject: str, body: Any = None, *, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """The answer to an API request without `$JS.API.`. Raises what nats-py's request raises."""
+    data = b"" if body is None else json.dumps(body).encode()
+    message = await client.request(f"$JS.API.{subject}", data, timeout=timeout_s)
+    found: dict[str, Any] = json.loads(message.data)
+    return found
 
 
 async def publish_sure(

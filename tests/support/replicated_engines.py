@@ -57,11 +57,11 @@ class ReplicatedEngines:
 
     def open(self, name: str, *subjects: str, **fields: Any) -> None:
         """Opens a stream on all engines; engine 0 leads it."""
-        fields.setdefault("num_replicas", len(self.engines))
-        config = ApiStreamConfig(
-            name=name, subjects=list(subjects), max_consumers=-1, max_msgs=-1, max_bytes=-1, max_msg_size=-1,
-            max_msgs_per_subject=-1, **fields,
-        )  # fmt: skip
+        unlimited = dict.fromkeys(
+            ("max_consumers", "max_msgs", "max_bytes", "max_msg_size", "max_msgs_per_subject"), -1
+        )
+        settings = {"num_replicas": len(self.engines), **unlimited, **fields}
+        config = ApiStreamConfig(name=name, subjects=list(subjects), **settings)
         group = self.groups[name] = EngineGroup()
         self.replicas[name] = [
             js.engine.replicated.open(config, CREATED_NS, EnginePort(group, number))

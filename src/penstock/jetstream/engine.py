@@ -336,6 +336,9 @@ class JetStreamEngine:
             consumers=self.consumers,
             reviews=self.reviews,
             deferrals=self.deferrals,
+            follow_origins=self._follow_origins,
+            forget_origins=self._forget_origins,
+            origin_changed=self._origin_changed,
             clock=self.clock,
             wake=self._wake,
         )
@@ -491,6 +494,15 @@ class JetStreamEngine:
 
     def _stop_readers(self, stream: StreamReplica) -> None:
         self.sourcing.forget(stream, for_good=False)
+
+    def _follow_origins(self, stream: StreamReplica) -> None:
+        self.sourcing.follow(stream)
+
+    def _forget_origins(self, stream: StreamReplica, for_good: bool) -> None:
+        self.sourcing.forget(stream, for_good=for_good)
+
+    def _origin_changed(self, name: str) -> None:
+        self.sourcing.origin_changed(name)
 
     def _reader_failures(self) -> list[tuple[str, str]]:
         return self.sourcing.failures()

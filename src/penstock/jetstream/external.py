@@ -62,6 +62,7 @@ RETRY_MAX_NS = 60 * SECOND_NS
 # a reset is cheap, and a user who creates the consumer later waits for it
 RETRY_DURABLE_MAX_NS = 10 * SECOND_NS
 ACK_WAIT_NS = 22 * 3600 * SECOND_NS  # of a consumer without acks, as the official server sends it
+COMMIT_NS = 50_000_000
 STALLS_MAX = 3  # consecutive heartbeats that name the same unanswered request
 IDENTITY_MISMATCH = codes.CONSUMER_STREAM_IDENTITY_MISMATCH.err_code
 
@@ -128,6 +129,11 @@ class ExternalReader:
         """When read() is due, or None."""
         return self._due
 
+    @property
+    def _commit_ns(self) -> int:
+        """How long to wait for a position that the stream's group has to commit."""
+        return COMMIT_NS if self.stream.group is not None else 0
+
     def again(self) -> None:
         """Requests the rejected messages again."""
         self._stop_following()
@@ -170,8 +176,8 @@ class ExternalReader:
             self._ask_for_reset(self._durable, reply)
             return
         source, source_state = self.source_state.source, self.source_state
-        assert source.external is not None
-        to = deliver_subject(source.external.deliver, self._ports.new_id(), is_mirror=source_state.is_mirror)
+        prefix = source.external.deliver if source.external is not None else ""
+        to = deliver_subject(prefix, self._ports.new_id(), is_mirror=source_state.is_mirror)
         config = self._config(to)
         self._asked = self._subject("CREATE")
         if config.filter_subject:
@@ -300,7 +306,7 @@ class ExternalReader:
         if refused.err_code == IDENTITY_MISMATCH:
             self._stop_following()
             self.source_state.move_to(0, "")  # a different stream of this name: start at its beginning
-            self.state, self._due = ReaderState.WAITING, now
+            self.state, self._due = ReaderState.WAITING, now + self._commit_ns
             self._look(self)
             return
         self._fail(refused, now)
@@ -314,9 +320,10 @@ class ExternalReader:
             return
         before = source_state.seq
         ident = headers.value_of(header, headers.STREAM_IDENTITY) if header else None
-        source_state.begin((ident or b"").decode("utf-8", "surrogateescape"))
-        if source_state.seq != before:
+        is_begun = source_state.begin((ident or b"").decode("utf-8", "surrogateescape"))
+        if not is_begun or source_state.seq != before:
             self.again()  # it was created for the earlier origin
+            self._due = now + self._commit_ns
             self._look(self)
             return
         self.state, self._due = ReaderState.FOLLOWING, now + SILENCE_MAX_NS

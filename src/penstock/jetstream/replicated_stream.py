@@ -60,8 +60,12 @@ log = logging.getLogger("penstock.jetstream")
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedPorts:
-    """What replicated streams use of their engine. clock: ns since the epoch. wake: requests the end of a
-    tick."""
+    """What replicated streams use of their engine.
+
+    follow_origins: begins to read those of a stream's mirror or sources. forget_origins: stops it; True: for
+    good. origin_changed: this server has a stream now, or no more. clock: ns since the epoch. wake: requests
+    the end of a tick.
+    """
 
     index: SubscriptionIndex
     table: StreamTable
@@ -71,6 +75,9 @@ class ReplicatedPorts:
     consumers: ConsumerRegistry
     reviews: Reviews
     deferrals: Deferrals
+    follow_origins: Callable[[StreamReplica], object]
+    forget_origins: Callable[[StreamReplica, bool], object]
+    origin_changed: Callable[[str], object]
     clock: Callable[[], int]
     wake: Callable[[], None]
 
@@ -168,10 +175,11 @@ class ReplicatedStream:
         self.close()
         self._ports.containment.set_aside(self.stream, self.failure)
 
-    def close(self) -> None:
-        """Ends what this server does for the stream; the replica can be opened again from its state."""
+    def close(self, *, ended: bool = False) -> None:
+        """Ends what this server does for the stream; the replica can be opened again from its state. ended:
+        the stream is deleted, so that its origins need not keep messages for it."""
         if self.is_serving:
-            self._step_down()
+            self._step_down(ended=ended)
 
     # --- its state -----------------------------------------------------------------------------
 
@@ -204,6 +212,9 @@ class ReplicatedStream:
         if stream.retains_all and not stream.offline:
             stream.apply(RetainMessages(False), stream.now)
         stream.subscribe(ports.index)
+        for one in stream.sources.states:
+            one.begin_leading()
+        ports.follow_origins(stream)
         ports.reviews.begin(stream)  # the old leader's last removals may be lost
         ports.capacity.admit(stream)
         ports.pending.touch_stream(stream)
@@ -213,12 +224,13 @@ class ReplicatedStream:
         stream, ports = self.stream, self._ports
         ports.pending.note_stream(stream)
         ports.wake()
-        if stream.sink.batch.size and not self.commands.is_full:
+        if stream.has_input and not self.commands.is_full:
             stream.apply_pending(ports.clock())  # they waited because too much was in flight
 
-    def _step_down(self) -> None:
+    def _step_down(self, *, ended: bool = False) -> None:
         stream, ports = self.stream, self._ports
         self.commands.follow()
+        ports.forget_origins(stream, ended)
         stream.unsubscribe(ports.index)
         for name, consumer in list(stream.consumers.items()):
             ports.pending.forget_consumer(consumer)
@@ -237,6 +249,7 @@ class ReplicatedStream:
             self._ports.table.claims.claim(self.stream.name, self.stream.config.subjects)
             if self.is_serving:
                 self.stream.subscribe(self._ports.index)
+                self._ports.follow_origins(self.stream)
                 self._ports.reviews.begin(self.stream)
         elif self.is_serving and isinstance(command, SetConsumer):
             self._serve_consumer(command.name)

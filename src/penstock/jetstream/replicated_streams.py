@@ -119,19 +119,20 @@ class ReplicatedStreams:
         named = {state.chunk_seqs: names}
         return self._begin(ReplicatedStream(stream, standby, commands, self._ports, index, term, named))
 
-    def close(self, name: str) -> None:
+    def close(self, name: str, *, ended: bool = False) -> None:
         """Stops following a stream and removes its files: its group goes on without this server, or it is
-        opened again."""
+        opened again. ended: the stream is deleted."""
         replica = self._by_name.pop(name, None)
         if replica is None:
             return
-        replica.close()
+        replica.close(ended=ended)
         self.changed.pop(name, None)
         if not replica.failure:
             self._ports.containment.take_out(replica.stream)
             replica.stream.store.delete()
         self._ports.table.offline.pop(name, None)
         self._ports.table.claims.release(name)
+        self._ports.origin_changed(name)
 
     def _new(
         self, config: ApiStreamConfig, created: int, port: StreamGroupPort
@@ -156,6 +157,7 @@ class ReplicatedStreams:
         self._ports.table.claims.claim(stream.name, stream.config.subjects)
         self._by_name[stream.name] = replica
         self._ports.pending.note_stream(stream)
+        self._ports.origin_changed(stream.name)
         return replica
 
     def flush(self) -> None:

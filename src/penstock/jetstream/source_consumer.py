@@ -111,6 +111,8 @@ def retire_orphans(ports: SourcingPorts) -> None:
     """Removes consumers whose target is gone: because of a crash before the consumer was removed, or because
     it was in memory. Nothing would ever ack their messages."""
     for origin in list(ports.table.open.values()):
+        if origin.group is not None:
+            continue  # the streams that read it may be on other servers
         for consumer in [one for one in origin.consumers.values() if one.is_driven]:
             metadata = consumer.config.metadata or {}
             name = metadata.get("_nats.mirror.stream") or metadata.get("_nats.src.stream") or ""

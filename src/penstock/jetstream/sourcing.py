@@ -1,7 +1,8 @@
 """Readers of the origins of an account's mirrors and sources.
 
-A reader belongs to one source of one stream. Origins that are only reachable by imports, and those with a
-named durable consumer, are read by the consumer protocol (external.py). For another stream of the account,
+A reader belongs to one source of one stream; a replicated stream has readers on its leader. Origins that are
+only reachable by imports, those with a named durable consumer, and those of a replicated stream that this
+server cannot read itself, are read by the consumer protocol (external.py). For another stream of the account,
 the reader checks its origin in ticks that changed it, after the change was written. It copies new messages to
 the source's batch and marks its stream, which applies the batch in the next tick, like publishes. So an
 origin's log is read while nothing changes it, a copy is never ahead of what survives of the original in a
@@ -92,7 +93,8 @@ class LocalReader:
         if origin is None or not origin.durability.is_durable:
             return 0
         if origin is not self._origin:
-            self._begin(origin)
+            if not self._begin(origin):
+                return 0
             self._heard_at = now
         self._settle(origin, now)
         mappers = [one for one in (source_state.mapper, self.stream.sink.mapper) if one is not None]
@@ -104,10 +106,12 @@ class LocalReader:
             self._heard_at = now
         return source_state.batch.size
 
-    def _begin(self, origin: StreamReplica) -> None:
+    def _begin(self, origin: StreamReplica) -> bool:
+        if not self.source_state.begin(origin.identity):
+            return False
         self._origin = origin
-        self.source_state.begin(origin.identity)
         self._before = self._looked = self.source_state.begin_after(origin.log)
+        return True
 
     def deadline(self) -> int | None:
         return None
@@ -199,8 +203,32 @@ class Sourcing:
             self.readers.pop(stream.name, None)
         self._due.update(dict.fromkeys(readers))
 
+    def origin_changed(self, name: str) -> None:
+        """A replicated stream of this name is open here, or no more: those that read it may have to do it
+        otherwise."""
+        for readers in list(self.readers.values()):
+            stream = readers[0].stream
+            if any(self._is_other_kind(one) for one in readers if one.source_state.source.name == name):
+                self.forget(stream, for_good=False)
+                self.follow(stream)
+
+    def _is_other_kind(self, reader: Reader) -> bool:
+        return isinstance(reader, LocalReader) != self._reads_here(reader.stream, reader.source_state)
+
+    def _reads_here(self, target: StreamReplica, source_state: SourceState) -> bool:
+        """Whether to read the origin's log. A replica of the origin may be behind, so that a time says
+        nothing there yet; and only the origin's leader has consumers, on which an interest or work-queue
+        stream depends."""
+        origin = self._ports.table.open.get(source_state.source.name)
+        is_replicated = target.group is not None or (origin is not None and origin.group is not None)
+        if not source_state.reads_log or not is_replicated:
+            return source_state.reads_log
+        if origin is None or source_state.source.opt_start_time:
+            return False
+        return origin.interest_state is None
+
     def _reader(self, stream: StreamReplica, source_state: SourceState) -> Reader:
-        if not source_state.reads_log:
+        if not self._reads_here(stream, source_state):
             return ExternalReader(self._ports, stream, source_state, self._look)
         reader = LocalReader(self._ports, stream, source_state)
         self._by_origin.setdefault(source_state.source.name, []).append(reader)
@@ -268,7 +296,8 @@ class Sourcing:
 
     def _read_one(self, reader: Reader, now: int, enough: int) -> int:
         """Returns the bytes that it took of the tick's slice."""
-        if len(reader.source_state.batch) or not self._may_read(reader, now):
+        state = reader.source_state
+        if state.is_in_flight or len(state.batch) or not self._may_read(reader, now):
             return 0
         return LOOK_BYTES + self._read(reader, now, enough)
 

@@ -191,6 +191,5 @@ class BlockWriter:
                 raise StoreWriteError(f"cannot remove the file: {error.strerror}", path=str(path)) from error
 
     def close(self) -> None:
-        """Releases the files without writing."""
-        for number in self.known:
-            self._files.forget(block_path(self._directory, number))
+        """Releases the files without writing, also one whose first write failed and that is not `known`."""
+        self._files.forget_below(self._directory)

@@ -405,6 +405,12 @@ class OpenFiles:
             self._last_path = None
             self.disk.close(fd)
 
+    def forget_below(self, directory: Path) -> None:
+        """Closes the open files of a directory: when it is removed, another asset may get its name, and must
+        not write into files that are gone."""
+        for path in [path for path in self._fds if path.parent == directory]:
+            self.forget(path)
+
     def close(self) -> None:
         """Closes all files."""
         while self._fds:

@@ -278,6 +278,33 @@ def test_a_full_disk_keeps_what_is_left_for_the_next_write(
     store.close()
 
 
+def test_a_stream_does_not_write_into_a_removed_file_of_one_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path, block_size=500)
+    account = store.account("$G")
+    stream = account.create_stream("S", b"{}", "file")
+    disk = FullDisk(1 << 20)
+    monkeypatch.setattr(os, "pwrite", disk)
+    stream.log.append(b"a", b"", b"x" * 300, 1)
+    stream.write()
+    disk.room = 0
+    stream.log.append(b"a", b"", b"x" * 300, 2)
+    with pytest.raises(StoreWriteError, match="No space left"):
+        stream.write()  # creates the file of the second block, and writes nothing
+    stream.delete()
+    disk.room = 1 << 20
+    stream = account.create_stream("S", b"{}", "file")
+    for number in (3, 4, 5):
+        stream.log.append(b"a", b"", bytes([number]) * 300, number)
+        stream.write()
+    store.abandon()
+    monkeypatch.undo()
+    store, log = recovered(tmp_path, block_size=500)
+    assert [payload for *_, payload in messages(log)] == [bytes([number]) * 300 for number in (3, 4, 5)]
+    store.close()
+
+
 def test_a_process_killed_on_a_full_disk_leaves_a_prefix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

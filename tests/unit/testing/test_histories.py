@@ -110,6 +110,11 @@ def test_a_read_of_an_older_value_than_one_acknowledged_is_found() -> None:
     assert not_linearizable(history) == (["s"], [])
 
 
+def test_sequences_against_real_time_are_found() -> None:
+    assert is_linearizable([put("a", 2, 0, 1), put("b", 1, 2, 3)]) is False
+    assert is_linearizable([put("a", 2, 0, 3), put("b", 1, 2, 3)]) is True
+
+
 def test_a_refused_compare_and_set_that_should_have_won_is_found() -> None:
     assert is_linearizable([put("a", 1, 0, 1), cas("b", 1, 0, 2, 3, REFUSED)]) is False
     assert is_linearizable([put("a", 1, 0, 1), cas("b", 0, 0, 2, 3, REFUSED)]) is True

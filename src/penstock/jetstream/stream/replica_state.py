@@ -69,6 +69,7 @@ class ReplicaState(Struct, frozen=True, array_like=True):
     is_behind: bool
     retains_all: bool
     sources: list[tuple[str, int, str]]
+    sources_left: list[tuple[str, int, str]]
     consumers: list[tuple[bytes, bytes, str, int]]
 
 
@@ -230,7 +231,9 @@ def _begin_state(
         ttls=stream.expiry.ttls.dump(),
         is_behind=stream.timers.is_behind,
         retains_all=stream.retains_all,
+        # The position of a mirror is the stream's last sequence.
         sources=[(one.index_name, one.seq, one.ident) for one in stream.sources.states],
+        sources_left=stream.sources.left,
         consumers=standby.dump(),
     )
 
@@ -317,6 +320,7 @@ def _restore_rest(stream: StreamReplica, state: ReplicaState) -> None:
     stream.expiry.ttls.restore(state.ttls)
     stream.timers.restore(is_behind=state.is_behind)
     stream.retain_messages(state.retains_all)
+    stream.sources.restore_left(state.sources_left)
     for source, seq, ident in state.sources:
         for one in stream.sources.states:
             if one.index_name == source:

@@ -9,6 +9,10 @@ The position in an origin is part of the target's state: a mirror's last sequenc
 its last message or, without that message, the recorded position (source_positions.py).
 
 Invariant: `seq` never runs ahead of what is in the target's log.
+
+In a replicated stream, the leader's reader fills the batch, and `submit` proposes it. One command at a time
+is in flight: what is behind a rejected copy must not be proposed before the rejection is known. A new leader
+begins with the position that is committed (`begin_leading`), so that nothing is left out or stored twice.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from penstock.protocol import headers
 from penstock.protocol.api import ApiError, StreamSource
 
 if TYPE_CHECKING:
+    from penstock.jetstream.group_commands import GroupCommands
     from penstock.jetstream.stream.stream_replica import StreamReplica
     from penstock.kernels.log.stream_log import StreamLog
 
@@ -45,6 +50,7 @@ class SourceState:
         self.refusal: ApiError | None = None  # why the last batch ended early
         self.batch = CopyBatch()
         self.mapper = mapper_of(source, stream.below)
+        self.is_in_flight = False  # the stream's group has yet to commit copies, or a position
         self._stream = stream
         self._seq = 0
 
@@ -62,12 +68,18 @@ class SourceState:
         """The last sequence taken from the origin; 0 before the first."""
         return self._stream.log.last_seq if self.is_mirror else self._seq
 
-    def begin(self, ident: str) -> None:
+    def begin(self, ident: str) -> bool:
         """Continues to read the origin at `seq`; a source restarts when the origin was recreated, because its
-        sequences differ. ident: identity of the origin, "" when unknown."""
+        sequences differ. ident: identity of the origin, "" when unknown. Returns False when the stream's
+        group has to commit the position first: the reader calls again when the stream has changed."""
+        if self.is_in_flight:
+            return False
         if not self.is_mirror and ident != self.ident:
             self.move_to(0 if ident and self.ident else self._seq, ident)
+            if self.is_in_flight:
+                return False
         self.batch = CopyBatch(None if self.is_mirror else header_line(self.source, self.ident))
+        return True
 
     def begin_after(self, origin: StreamLog) -> int:
         """The sequence of a local origin after which to read. A mirror whose origin starts later continues
@@ -97,7 +109,10 @@ class SourceState:
 
     def move_to(self, seq: int, ident: str) -> None:
         """Continues at another position: the origin is not the one that was read."""
-        self._stream.apply(MoveSource(self.index_name, seq, ident), self._stream.now)
+        if self._stream.group is not None:
+            self._propose(self._stream.group, MoveSource(self.index_name, seq, ident), self._stream.now)
+        else:
+            self._stream.apply(MoveSource(self.index_name, seq, ident), self._stream.now)
 
     def place(self, seq: int, ident: str) -> None:
         """Applies move_to()."""
@@ -118,6 +133,37 @@ class SourceState:
         self._stream.apply(StoreCopies(self.index_name, self.batch), now)
         if not self._stream.rollups.unfinished:  # else the rest is another command, when they are done
             self.batch.clear()
+
+    def begin_leading(self) -> None:
+        """The stream's leader is this server now: nothing is in flight."""
+        self.batch.clear()
+        self.refusal = None
+        self.is_in_flight = False
+
+    @property
+    def may_submit(self) -> bool:
+        """Whether copies wait to be proposed."""
+        return bool(self.batch.count) and not self.is_in_flight
+
+    def submit(self, group: GroupCommands, now: int) -> None:
+        """Proposes the copies in the batch at `now` (ns), unless others are in flight."""
+        if self.may_submit:
+            self._propose(group, StoreCopies(self.index_name, self.batch), now)
+            self.batch.clear()  # they are encoded
+
+    def _propose(self, group: GroupCommands, command: StoreCopies | MoveSource, now: int) -> None:
+        if not self.is_in_flight:
+            self.is_in_flight = True
+            group.submit(command, now)
+            group.when_committed(self._committed)
+
+    def _committed(self) -> None:
+        """What was in flight is applied."""
+        self.is_in_flight = False
+        if self.refusal is not None:
+            self.batch.clear()  # what follows a rejected copy is read again
+        elif self.batch.count:
+            self._stream.sink.mark()
 
     def store(self, batch: CopyBatch, now: int) -> None:
         """Stores copies at `now` (ns), up to one that is refused or that begins a long roll-up."""

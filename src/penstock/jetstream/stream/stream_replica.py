@@ -263,8 +263,12 @@ class StreamReplica:
     def apply_pending(self, now: int) -> None:
         """Applies the publishes and copies that arrived since the last call; in a group, submits them."""
         if self.group is not None:
-            if not self.group.is_full and self.sink.batch.size:
-                self.group.submit(self.sink.take(), now)
+            if not self.group.is_full:
+                batch = self.sink.take()  # also an empty one: the sink can be marked again then
+                if batch.size:
+                    self.group.submit(batch, now)
+                for source_state in self.sources.states:
+                    source_state.submit(self.group, now)
             return
         self.log.begin_storing()
         try:
@@ -277,6 +281,11 @@ class StreamReplica:
                 source_state.apply(now)
         finally:
             self.log.end_storing()
+
+    @property
+    def has_input(self) -> bool:
+        """Whether publishes or copies wait to be applied, or submitted."""
+        return bool(self.sink.batch.size or any(one.may_submit for one in self.sources.states))
 
     def store_publishes(self, batch: IngestBatch, now: int) -> None:
         """Stores a batch of publishes at `now` (ns) and collects the responses; stops in the middle behind a

@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LEFT_MAX = 1000
+"""Sources that updates removed, and whose positions are known when they are added again."""
+
 
 class StreamSources:
-    """Those of one stream. states: one for each, or one for its mirror. positions: None without sources."""
+    """Those of one stream. states: one for each, or one for its mirror. positions: None without sources, and
+    in a group, whose state has them. left: in a group, (source, sequence, identity of the origin) of those
+    that updates removed; they may be added again."""
 
     def __init__(self, stream: StreamReplica) -> None:
         self._stream = stream
         self.states: list[SourceState] = []
         self.positions: SourcePositions | None = None
+        self.left: list[tuple[str, int, str]] = []
 
     def configure(self) -> None:
         """Creates the states of the stream's configuration. Origins that remain keep their position."""
@@ -36,16 +42,26 @@ class StreamSources:
             if state.index_name in present:
                 self.states[at] = present[state.index_name]
                 self.states[at].reconfigure(state.source)
-        if sources:
+        if sources and self._stream.group is None:
             self._open_positions()
 
     def continue_at(self, positions: dict[str, tuple[int, str]], before: list[SourceState]) -> None:
         """Moves the sources that an update added to their positions. before: the states before it."""
+        removed = [one for one in before if one not in self.states and not one.is_mirror]
         if self.positions is not None:
-            self.positions.leave([one for one in before if one not in self.states and not one.is_mirror])
+            self.positions.leave(removed)
+        if self._stream.group is not None:
+            present = {one.index_name for one in self.states}
+            left = {name: (name, seq, ident) for name, seq, ident in self.left if name not in present}
+            left |= {one.index_name: (one.index_name, one.seq, one.ident) for one in removed if one.seq}
+            self.left = list(left.values())[-LEFT_MAX:]
         for one in self.states:
             if one not in before and not one.is_mirror and one.index_name in positions:
                 one.resume_at(*positions[one.index_name])
+
+    def restore_left(self, left: list[tuple[str, int, str]]) -> None:
+        """Takes over the positions of removed sources from another replica."""
+        self.left = left
 
     def resume(self) -> Generator[int, None, None]:
         """Restores the positions after a start. Yields work."""
@@ -58,6 +74,8 @@ class StreamSources:
         added = {index_name(source) for source in config.sources} - present
         if not added:
             return []
+        if self._stream.group is not None:
+            return [one for one in self.left if one[0] in added]
         known = _result(self._open_positions().find(self.states, self._stream.log))
         return [(name, *known[name]) for name in sorted(added) if name in known]
 
