@@ -35,6 +35,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "otel": ("opentelemetry",),
     "cli": _CLI,
     "spark": _SPARK,
+    "executor": ("pandas", "pyarrow"),
     "avro": ("fastavro",),
     "pipelines": ("matplotlib", *_CLI, *_SPARK),
 }

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,10 +24,9 @@ def _spark_class() -> str:
     return str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 
 
-def _start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(arguments: list[str], log: Path, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
     environment = {
-        **os.environ,
-        **spark_environment(),
+        **given,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
@@ -48,18 +47,24 @@ def _wait_for(pattern: str, log: Path, times: int = 1) -> str:
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
-    """The master's address; its workers have registered. One core and one executor each."""
+def standalone_cluster(
+    folder: Path, *, workers: int = WORKERS, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """The master's address; its workers have registered. One core and one executor each.
+
+    environment: of master and workers, and so of executors; default one in which they find penstock.
+    """
     port, processes = free_port(), []
+    given = {**os.environ, **spark_environment()} if environment is None else environment
     try:
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
-        processes.append(_start([*master, "--webui-port", "0"], folder / "master.log"))
+        processes.append(_start([*master, "--webui-port", "0"], folder / "master.log", given))
         address = _wait_for(r"Starting Spark master at (spark://\S+)", folder / "master.log")
-        for i in range(WORKERS):
+        for i in range(workers):
             worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"]
             size = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work{i}")]
-            processes.append(_start([*worker, *size, address], folder / f"worker{i}.log"))
-        _wait_for("Registering worker", folder / "master.log", WORKERS)
+            processes.append(_start([*worker, *size, address], folder / f"worker{i}.log", given))
+        _wait_for("Registering worker", folder / "master.log", workers)
         yield address
     finally:
         for process in reversed(processes):

@@ -25,6 +25,7 @@ Read first `source.py`, the entry point that Spark calls, then `reader.py` for r
     spark_versions.py           what only some versions of Spark have
     session_setup.py, jvm.py, spark_home.py
                                 prepares sessions, finds Java, compiles Spark's Python modules
+    executor_archive.py         one file for executors where nothing can be installed
     pipelines/                  ready-made pipelines
 
 Invariants:

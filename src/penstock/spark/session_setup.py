@@ -16,12 +16,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import penstock
 from penstock.spark.jvm import ensure_java
 from penstock.spark.spark_home import ensure_compiled_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The name that an executor archive gives the folder it was unpacked into.
+UNPACKED = "_UNPACKED"
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -54,6 +57,20 @@ def run_this_python(spark: SparkSession) -> None:
     is_chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if context.master.startswith("local") and not is_chosen:
         context.pythonExec = sys.executable
+
+
+def share_archive(spark: SparkSession) -> None:
+    """If penstock is imported from an executor archive, let the session's Python processes find it.
+
+    Spark hands the files of `--py-files` and `addArtifact` to executors and to most processes of the driver,
+    but not to the one of a streaming source.
+    """
+    folder = getattr(penstock, UNPACKED, None)
+    if folder is None:
+        return
+    environment = spark.sparkContext.environment
+    paths = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
 def is_discovered(spark: SparkSession, name: str) -> bool:

@@ -53,7 +53,13 @@ from penstock.spark.offsets import (
 from penstock.spark.positions import LATEST, Positions
 from penstock.spark.progress import LagReport
 from penstock.spark.schema import check_schema, schema_of
-from penstock.spark.session_setup import PUSHDOWN_SETTING, is_connect, is_discovered, run_this_python
+from penstock.spark.session_setup import (
+    PUSHDOWN_SETTING,
+    is_connect,
+    is_discovered,
+    run_this_python,
+    share_archive,
+)
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.spark_versions import (
     HAS_LIMITS,
@@ -152,6 +158,7 @@ def register(spark: SparkSession) -> None:
     spark.conf.set(PUSHDOWN_SETTING, "true")
     if not is_connect(spark):
         run_this_python(spark)
+        share_archive(spark)
         if is_discovered(spark, FORMAT_NAME):
             return
     spark.dataSource.register(JetStreamSource)

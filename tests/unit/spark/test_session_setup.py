@@ -24,7 +24,7 @@ class FakeSession:
         self.settings = settings
         self.conf = SimpleNamespace(set=self.settings.__setitem__)
         self.sparkContext: Any = SimpleNamespace(
-            master=master, pythonExec="python3", getConf=lambda: self.settings
+            master=master, pythonExec="python3", environment={}, getConf=lambda: self.settings
         )
         self.registered: list[type] = []
         self.dataSource = SimpleNamespace(register=self.registered.append)
