@@ -7,10 +7,12 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import JetStreamApiError, StoreError
 from penstock.jetstream import containment, replicated_stream
+from penstock.jetstream.consumer.late_sending import LateSending
 from penstock.jetstream.consumer.standby import StandbyConsumer
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.group_commands import GroupCommands
@@ -19,6 +21,7 @@ from penstock.jetstream.replicated_streams import ReplicatedStreams
 from penstock.jetstream.stream import replica_state
 from penstock.jetstream.stream.atomic_batches import AtomicBatches
 from penstock.jetstream.stream.effects import StreamEffects
+from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.log.state_chunks import StateReader
@@ -175,6 +178,37 @@ def sets_the_stream_aside_when_the_leadership_ends(patch: pytest.MonkeyPatch) ->
     patch.setattr(containment, "FORESEEN", (JetStreamApiError, StoreError))
 
 
+def delivers_without_acks_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A consumer without acks delivers at once."""
+    patch.setattr(LateSending, "_wait", lambda self, release, *, is_late: release())
+
+
+def forgets_late_deliveries_when_it_steps_down(patch: pytest.MonkeyPatch) -> None:
+    """What a leader proposed, and what is committed when it leads no more, is never delivered."""
+    patch.setattr(GroupCommands, "resolve", lambda self, *, is_own: [])
+
+
+def reads_origins_from_the_start_after_a_change_of_leaders(patch: pytest.MonkeyPatch) -> None:
+    """A new leader of a stream with a source begins behind nothing."""
+    begin_leading = SourceState.begin_leading
+
+    def wrong(self: SourceState) -> None:
+        begin_leading(self)
+        self._seq = 0
+
+    patch.setattr(SourceState, "begin_leading", wrong)
+
+
+def leaves_positions_of_sources_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """A restored replica does not know what it has of its origins."""
+    begin_state = replica_state._begin_state
+
+    def wrong(*args: Any) -> replica_state.ReplicaState:
+        return msgspec.structs.replace(begin_state(*args), sources=[])
+
+    patch.setattr(replica_state, "_begin_state", wrong)
+
+
 REPLICATED_STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
     (confirms_acks_before_their_commit, 1),
     (answers_reads_without_asking_a_majority, 2),
@@ -189,6 +223,10 @@ REPLICATED_STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
     (drops_what_the_group_does_not_take, 14),
     (leads_before_it_has_applied_everything, 1),
     (skips_large_entries_on_followers, 1),
+    (delivers_without_acks_before_the_commit, 2),
+    (forgets_late_deliveries_when_it_steps_down, 22),
+    (reads_origins_from_the_start_after_a_change_of_leaders, 5),
+    (leaves_positions_of_sources_out_of_checkpoints, 4),
     (sets_the_stream_aside_when_the_leadership_ends, 1795451021428),
 )
 """Each bug with the seed that is tried first."""

@@ -323,6 +323,7 @@ class JetStreamEngine:
             activate=self.pending.touch_consumer,
             index_subjects=self._indexing.add,
             review=self.reviews.begin,
+            defer=self.pending.defer,
             expired=self._consumer_expired,
         )
 

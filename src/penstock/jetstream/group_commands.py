@@ -73,10 +73,12 @@ class _Ticket:
 
 
 class Flight(NamedTuple):
-    """An entry in flight. tickets: by the number of their command in it. calls: for when it is committed."""
+    """An entry in flight. tickets: by the number of their command in it. calls: for when it is committed.
+    late: those of them that are made also when this server leads no more."""
 
     tickets: dict[int, _Ticket]
     calls: list[Callable[[], object]]
+    late: list[Callable[[], object]]
 
     def settle(self, number: int, outcome: Outcome) -> None:
         """Tells the outcome of a command."""
@@ -104,7 +106,9 @@ class GroupCommands:
         self._count = 0
         self._tickets: dict[int, _Ticket] = {}
         self._calls: list[Callable[[], object]] = []
+        self._late: list[Callable[[], object]] = []
         self._in_flight: deque[Flight] = deque()
+        self._unresolved: deque[list[Callable[[], object]]] = deque()  # of entries whose outcome is unknown
         self._last: dict[type[Command], Command] = {}
 
     # --- the leader's side ---------------------------------------------------------------------
@@ -155,14 +159,19 @@ class GroupCommands:
         """Whether something that was submitted is not applied yet."""
         return bool(self._encoded or self._in_flight)
 
-    def when_committed(self, call: Callable[[], object]) -> None:
-        """Calls when everything submitted until now is applied; never when the leadership ends before."""
+    def when_committed(self, call: Callable[[], object], *, is_late: bool = False) -> None:
+        """Calls when everything submitted until now is applied; never when the leadership ends before.
+        is_late: also after that, when what was proposed is committed all the same."""
         if self._encoded:
-            self._calls.append(call)
+            calls, late = self._calls, self._late
         elif self._in_flight:
-            self._in_flight[-1].calls.append(call)
+            _, calls, late = self._in_flight[-1]
         else:
             call()
+            return
+        calls.append(call)
+        if is_late:
+            late.append(call)
 
     def when_confirmed(self, call: Callable[[], object]) -> None:
         """The same, and after a majority confirmed that this server leads: what was read before may be
@@ -192,9 +201,11 @@ class GroupCommands:
         del self._encoded[: 2 * count]
         self._count -= count
         calls: list[Callable[[], object]] = []
+        late: list[Callable[[], object]] = []
         if not self._count:
             calls, self._calls = self._calls, []
-        self._in_flight.append(Flight(tickets, calls))
+            late, self._late = self._late, []
+        self._in_flight.append(Flight(tickets, calls, late))
         return True
 
     def _add(self, command: Command, now: int, ticket: _Ticket | None) -> None:
@@ -219,6 +230,7 @@ class GroupCommands:
     def lead(self, present: list[Command]) -> None:
         """This server leads, and has applied everything from before. present: what commands set before."""
         assert not self.has_uncommitted
+        self._unresolved.clear()
         self.is_leading = True
         self._last = {type(one): one for one in present}
 
@@ -228,17 +240,26 @@ class GroupCommands:
         for tickets in (self._tickets, *(flight.tickets for flight in self._in_flight)):
             for ticket in tickets.values():
                 ticket.lose()
+        self._unresolved = deque(flight.late for flight in self._in_flight)
         self._in_flight.clear()
         self._drop_buffered()
         self._wake()
 
     def _drop_buffered(self) -> None:
-        self._encoded, self._tickets, self._calls = [], {}, []
+        self._encoded, self._tickets, self._calls, self._late = [], {}, [], []
         self._bytes = self._count = 0
 
     def take_committed(self) -> Flight:
         """Removes and returns what waits for the own entry that was committed just now."""
         return self._in_flight.popleft()
+
+    def resolve(self, *, is_own: bool) -> list[Callable[[], object]]:
+        """An entry was committed while this server leads no more. is_own: of the term in which it led last.
+        Returns the late calls that wait for it."""
+        if is_own and self._unresolved:
+            return self._unresolved.popleft()
+        self._unresolved.clear()  # an entry of a later leader: what is not committed now never will be
+        return []
 
     def applied(self, now: int) -> None:
         """A command of time `now` was applied: later ones are not earlier."""

@@ -140,15 +140,16 @@ class ReplicatedStream:
             self._fail(error, index)
             return
         self.applied_index, self.applied_term = index, term
+        late: list[Callable[[], object]] = []
         if self.is_serving:
             self._continue()
         else:
+            late = self.commands.resolve(is_own=term == self._led_term)
             self.stream.effects.drop()
             self._ports.pending.note_stream(self.stream)
             self._ports.wake()
-        if flight is not None:
-            for call in flight.calls:
-                call()
+        for call in flight.calls if flight is not None else late:
+            call()
 
     def _apply(self, entry: bytes, flight: Flight | None) -> None:
         """Applies the commands of an entry. Raises MalformedCommandError, and what only a bug raises."""

@@ -17,6 +17,7 @@ kept: `ConsumerReplica.next_deadline` follows from the state.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from penstock.jetstream.advisories import Advisories
@@ -55,6 +56,7 @@ class ConsumerEffects:
     def __init__(self, index: SubscriptionIndex, advisories: Advisories) -> None:
         self._index = index
         self._advisories = advisories
+        self._send_later: Callable[[Callable[[], object]], object] | None = None
         self.unwritten: list[bytes] = []
         self.waiting: list[OutgoingMessage | OutgoingEvent] = []
 
@@ -106,9 +108,19 @@ class ConsumerEffects:
         """Lets confirmations leave: the group of the stream has committed their acks."""
         self.waiting += [OutgoingMessage(subject, b"", b"", b"", None) for subject in subjects]
 
+    def send_by(self, send_later: Callable[[Callable[[], object]], object]) -> None:
+        """Lets what is released leave by a call of `send_later`, which has what must leave before it."""
+        self._send_later = send_later
+
     def release(self) -> None:
         """Sends what waits. What that leads to is collected for the next release."""
         waiting, self.waiting = self.waiting, []
+        if self._send_later is None:
+            self._send(waiting)
+        elif waiting:
+            self._send_later(partial(self._send, waiting))
+
+    def _send(self, waiting: list[OutgoingMessage | OutgoingEvent]) -> None:
         for one in waiting:
             if isinstance(one, OutgoingEvent):
                 send = self._advisories.metric if one.is_metric else self._advisories.publish

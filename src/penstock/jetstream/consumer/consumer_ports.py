@@ -30,8 +30,8 @@ class ConsumerPorts:
     config: returns the present configuration of the engine. clock: returns ns since the epoch. new_id:
     returns an unused id. activate: lets a consumer deliver in this tick. index_subjects: called with a stream
     whose messages will be looked up by wildcards. review: called with a stream of which a consumer may no
-    longer need some messages. expired: called with a consumer that was unused for its inactive threshold; it
-    is closed afterwards unless that has to wait for the disk.
+    longer need some messages. defer: runs a call in the next tick. expired: called with a consumer that was
+    unused for its inactive threshold; it is closed afterwards unless that has to wait for the disk.
     """
 
     index: SubscriptionIndex
@@ -46,4 +46,5 @@ class ConsumerPorts:
     activate: Callable[[ConsumerReplica], None]
     index_subjects: Callable[[StreamReplica], None]
     review: Callable[[StreamReplica], None]
+    defer: Callable[[Callable[[], object]], None]
     expired: Callable[[ConsumerReplica], None]

@@ -30,6 +30,7 @@ from penstock.jetstream.consumer.consumer_effects import ConsumerEffects
 from penstock.jetstream.consumer.consumer_ports import ConsumerPorts
 from penstock.jetstream.consumer.consumer_subscriptions import ConsumerSubscriptions
 from penstock.jetstream.consumer.dead_letters import MAX_DELIVER, DeadLetter, DeadLetters
+from penstock.jetstream.consumer.late_sending import LateSending
 from penstock.jetstream.consumer.standby import NO_PIN, Pin, policy_of
 from penstock.jetstream.consumer.state import ConsumerMeta, Recorder
 from penstock.jetstream.deadlines import earliest
@@ -106,6 +107,11 @@ class ConsumerReplica:
             now=now,
         )
         self.pump = self.delivery.pump
+        self._late_sending: LateSending | None = None
+        if stream.group is not None and config.ack_policy is AckPolicy.NONE and not self.is_driven:
+            activate = partial(ports.activate, self)
+            self._late_sending = LateSending(stream.group, self.pump.rotation, ports.defer, activate)
+            self.effects.send_by(self._late_sending.send)
         self.dead_letters = DeadLetters(
             ports.streams, stream, meta, self.state, self.advisories, self.effects, self.acks.mark
         )
@@ -168,8 +174,12 @@ class ConsumerReplica:
         if not self.closed:
             if not self.effects.unwritten and not self.dead_letters.unwritten:
                 self._recorder.write()  # the usual case
+                if self._late_sending is not None:
+                    self._late_sending.recorded()
                 return
             self._recorder.write(sync=self._ports.config().sync_always)
+            if self._late_sending is not None:
+                self._late_sending.recorded()
             if self.stream.group is not None:
                 given_up = self.dead_letters.unwritten.copy()
                 confirmed = self.effects.take_unwritten()
@@ -196,7 +206,7 @@ class ConsumerReplica:
             return
         if self._paused:
             self.delivery.rest(now)
-        else:
+        elif self._late_sending is None or not self._late_sending.is_full:
             self.delivery.run(now, quantum)
 
     def purged(self) -> None:

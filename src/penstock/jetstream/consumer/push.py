@@ -162,7 +162,9 @@ class PushDelivery:
     def _request_flow(self) -> None:
         """Sends a request among the messages of a run: its place is what the response accounts for."""
         self._flow_id = self._new_flow_id()
-        publish(self._index, self.target.subject, self._flow_id, FLOW_CONTROL.block(), b"")
+        block = FLOW_CONTROL.block()
+        if not self._pump.rotation.hold_message(self.target, self._flow_id, block):
+            publish(self._index, self.target.subject, self._flow_id, block, b"")
 
     def _new_flow_id(self) -> bytes:
         return self._flow_prefix + self._new_id()[-FLOW_ID_LEN:].encode()

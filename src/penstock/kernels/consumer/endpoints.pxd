@@ -29,7 +29,14 @@ cdef class Target:
     cdef int refresh(self, SubscriptionIndex index) except -1
     cdef bint has_interest(self) noexcept
 
+# Copies of messages that were given to their targets, and leave later.
+cdef class HeldDeliveries:
+    cdef OutBuffer buf
+    cdef list targets
+    cdef int add(self, Target target, const Message* m) except -1
+
 cdef class Rotation:
+    cdef HeldDeliveries held            # takes the messages instead of their targets; or None
     cdef SubscriptionIndex index
     cdef AckState state
     cdef public size_t backlog_max      # unsent bytes at which a receiver gets no more
@@ -46,6 +53,7 @@ cdef class Rotation:
     # The target of the next message, of `size` bytes, or None. pending: number of messages after it.
     cdef Target choose(self, list targets, size_t size, uint64_t pending)
     cdef int send(self, Target target, const Message* m) except -1
+    cdef int deliver(self, Target target, const Message* m) except -1
     # Notes that the target accepted a message of `size` bytes.
     cdef int took(self, list targets, Target target, size_t size) except -1
     cdef int end(self, list targets, Target target, int why) except -1

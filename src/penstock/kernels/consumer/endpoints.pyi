@@ -36,6 +36,17 @@ class Target:
     def is_wanted(self, index: SubscriptionIndex) -> bool: ...
     def when_drained(self, callback: Callable[[], object]) -> None: ...
 
+class HeldDeliveries:
+    """Copies of messages that a Rotation gave to targets, until they may leave. size: in bytes."""
+
+    @property
+    def size(self) -> int: ...
+    def take(self) -> HeldDeliveries:
+        """Returns the messages as another object; this one is empty then."""
+
+    def send(self, rotation: Rotation) -> None:
+        """Delivers all messages to their targets, in their order, and empties this object."""
+
 class Rotation:
     """Selects the next target of a consumer.
 
@@ -54,6 +65,12 @@ class Rotation:
     ) -> None: ...
     def add(self, targets: list[Target], target: Target) -> None: ...
     def pin_clients(self, new_pin: Callable[[], bytes] | None) -> None: ...
+    def deliver_into(self, held: HeldDeliveries | None) -> None:
+        """From now on `held` takes the messages; None: their targets do."""
+
+    def hold_message(self, target: Target, reply: bytes, header: bytes) -> bool:
+        """Adds a message without payload to those that are held. Returns False when none are."""
+
     def hold_pin(self, pin: bytes) -> None: ...
     def unpin(self) -> int: ...
 

@@ -22,7 +22,7 @@ from operator import attrgetter
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memchr, memcmp
+from libc.string cimport memchr, memcmp, memcpy
 
 from penstock.kernels.base.memory cimport array_grow
 from penstock.kernels.consumer.ack_state cimport ACK_ALL, ACK_NONE, AckState
@@ -147,6 +147,67 @@ cdef inline bint is_denied(SinkSubscription sub, const Message* m) except -1:
     return sub is not None and (<ClientSink>sub.sink).denies(sub, m)
 
 
+cdef struct HeldHead:
+    size_t subject_len
+    size_t reply_len
+    size_t header_len
+    size_t body_len
+
+
+cdef class HeldDeliveries:
+    """Messages of a consumer without acks, until its stream's group has committed that they were delivered: a new
+    leader must not deliver them again."""
+
+    def __cinit__(self):
+        self.buf = OutBuffer()
+        self.targets = []
+
+    @property
+    def size(self):
+        return self.buf.size
+
+    cdef int add(self, Target target, const Message* m) except -1:
+        cdef HeldHead head
+        cdef char* d = self.buf.reserve(sizeof(HeldHead) + m.subject_len + m.reply_len + m.body_len)
+        head.subject_len, head.reply_len = m.subject_len, m.reply_len
+        head.header_len, head.body_len = m.header_len, m.body_len
+        memcpy(d, &head, sizeof(HeldHead))
+        d += sizeof(HeldHead)
+        memcpy(d, m.subject, m.subject_len)
+        memcpy(d + m.subject_len, m.reply, m.reply_len)
+        memcpy(d + m.subject_len + m.reply_len, m.body, m.body_len)
+        self.buf.size += sizeof(HeldHead) + m.subject_len + m.reply_len + m.body_len
+        self.targets.append(target)
+        return 0
+
+    def take(self):
+        """Returns the messages as another object; this one is empty then."""
+        cdef HeldDeliveries taken = HeldDeliveries()
+        taken.buf, self.buf = self.buf, taken.buf
+        taken.targets, self.targets = self.targets, taken.targets
+        return taken
+
+    def send(self, Rotation rotation not None):
+        """Delivers all messages to their targets, in their order, and empties this object."""
+        cdef HeldDeliveries taken = self.take()
+        cdef HeldHead head
+        cdef Message m
+        cdef const char* p = taken.buf.data
+        cdef Target target
+        for target in taken.targets:
+            memcpy(&head, p, sizeof(HeldHead))
+            m.subject = p + sizeof(HeldHead)
+            m.subject_len = head.subject_len
+            m.reply = m.subject + head.subject_len
+            m.reply_len = head.reply_len
+            m.body = m.reply + head.reply_len
+            m.header_len = head.header_len
+            m.body_len = head.body_len
+            p = m.body + head.body_len
+            target.refresh(rotation.index)
+            rotation.deliver(target, &m)
+
+
 cdef class Rotation:
     """Selects the next target of a consumer.
 
@@ -191,7 +252,32 @@ cdef class Rotation:
         if self.prioritized:
             targets.sort(key=PRIORITY)      # stable; all, because the list may be older than `prioritized`
 
+    def deliver_into(self, HeldDeliveries held):
+        """From now on `held` takes the messages; None: their targets do."""
+        self.held = held
+
+    def hold_message(self, Target target not None, bytes reply not None, bytes header not None):
+        """Adds a message without payload to those that are held. Returns False when none are."""
+        cdef Message m
+        if self.held is None:
+            return False
+        m.subject = PyBytes_AS_STRING(target.subject)
+        m.subject_len = <size_t>PyBytes_GET_SIZE(target.subject)
+        m.reply = PyBytes_AS_STRING(reply)
+        m.reply_len = <size_t>PyBytes_GET_SIZE(reply)
+        m.body = PyBytes_AS_STRING(header)
+        m.header_len = m.body_len = <size_t>PyBytes_GET_SIZE(header)
+        self.held.add(target, &m)
+        return True
+
     cdef int send(self, Target target, const Message* m) except -1:
+        """Delivers a message, or keeps it in `held`; 0 when no receiver accepted it."""
+        if self.held is None:
+            return self.deliver(target, m)
+        self.held.add(target, m)
+        return 1
+
+    cdef int deliver(self, Target target, const Message* m) except -1:
         """Delivers to all receivers of the target's subject; 0 when none accepted the message.
 
         Clients see the subject that the message was stored with. Receivers within the server (a stream, the API)

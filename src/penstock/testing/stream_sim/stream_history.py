@@ -37,11 +37,12 @@ class TaggedPublish:
 @dataclass
 class ConsumerSeen:
     """What clients of a consumer saw. prefix: of the subjects that it wants. confirmed: the term of the
-    leader that confirmed the ack of a sequence."""
+    leader that confirmed the ack of a sequence. is_at_most_once: it takes no acks."""
 
     prefix: str
     delivered: set[int] = field(default_factory=set)
     confirmed: dict[int, int] = field(default_factory=dict)
+    is_at_most_once: bool = False
 
 
 class StreamHistory:
@@ -132,6 +133,8 @@ class StreamHistory:
                 "confirmed acks stay",
                 f"{consumer}: {seq} is delivered in term {term}, its ack was confirmed in {confirmed}",
             )
+        if seen.is_at_most_once and seq in seen.delivered:
+            raise self._broken("at most once", f"{consumer}: {seq} is delivered again in term {term}")
         seen.delivered.add(seq)
 
     def ack_confirmed(self, consumer: str, seq: int, term: int) -> None:
@@ -141,8 +144,9 @@ class StreamHistory:
 
     # --- the end
 
-    def finish(self, replica: ReplicatedStream) -> None:
-        """The stream at the end of the run, healed and drained."""
+    def finish(self, replica: ReplicatedStream, *, skips_nothing: bool) -> None:
+        """The stream at the end of the run, healed and drained. skips_nothing: consumers without acks have
+        delivered everything, too."""
         self._thinned = {one.subject for one in self.publishes.values() if one.may_be_gone}
         found: dict[str, int] = {}
         last_of: dict[str, int] = {}
@@ -174,8 +178,28 @@ class StreamHistory:
                 seq for tag, seq in found.items() if self.publishes[tag].subject.startswith(seen.prefix)
             }
             skipped = wanted - seen.delivered
-            if skipped:
+            if skipped and (skips_nothing or not seen.is_at_most_once):
                 raise self._broken("nothing skipped", f"{name} never delivered {sorted(skipped)[:9]}")
+
+    def check_copy(
+        self, origin: ReplicatedStream, copy: ReplicatedStream, prefix: str, *, is_mirror: bool
+    ) -> None:
+        """A mirror, or a stream that takes the subjects with `prefix` as a source, at the end: it has
+        everything that its origin has, in the same order, and nothing twice."""
+        found: dict[bytes, int] = {}
+        for seq, _, _, _, payload in messages_of(copy.stream):
+            if payload in found or payload.decode() not in self.publishes:
+                raise self._broken("copies", f"{copy.stream.name} has {payload!r} at {seq}: {found}")
+            found[payload] = seq
+        before = 0
+        for seq, _, subject, _, payload in messages_of(origin.stream):
+            if not subject.decode().startswith(prefix):
+                continue
+            at = found.get(payload, 0)
+            if at <= before or (is_mirror and at != seq):
+                why = f"{payload!r}, which is at {seq}, is at {at} in {copy.stream.name}, behind {before}"
+                raise self._broken("copies", why)
+            before = at
 
     def _finish_batches(self, batches: dict[str, list[int]]) -> None:
         sizes: dict[str, int] = {}
