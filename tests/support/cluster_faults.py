@@ -179,6 +179,10 @@ async def judge(talk: ClusterTalk, load: ClusterLoad, campaign: Campaign) -> Non
             progress = await state_of_consumer(talk, STREAM, "d")
             if not progress["num_pending"] and not progress["num_ack_pending"]:
                 break
+    else:
+        found.append(
+            f"consumer not drained after {DRAIN_S:g} s: {await state_of_consumer(talk, STREAM, 'd')}"
+        )
     replicas = await replicas_of(talk, STREAM)
     (first, stored), *others = replicas.items()
     for name, other in others:

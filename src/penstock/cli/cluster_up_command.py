@@ -36,7 +36,8 @@ SERVERS_MAX = 9
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.2
-COLUMNS = ("Server", "State", "Pid", "URL", "Monitoring", "Routes", "Conns", "Subs", "In Msgs", "Mem")
+TEXT_COLUMNS = ("Server", "State", "Pid", "URL", "Monitoring", "Meta")
+COLUMNS = (*TEXT_COLUMNS, "Routes", "Streams", "Msgs", "Conns", "Subs", "In Msgs", "Mem")
 LOG_LINES = 5
 
 
@@ -49,6 +50,7 @@ class LocalServer:
     cluster_port: int
     http_port: int
     folder: Path
+    has_jetstream: bool
 
     @property
     def url(self) -> str:
@@ -63,6 +65,8 @@ class LocalServer:
         words = ["-a", HOST, "-p", str(self.port), "-m", str(self.http_port), "-n", self.name]
         words += ["--cluster_name", cluster_name, "--cluster", f"nats://{HOST}:{self.cluster_port}"]
         words += ["--routes", ",".join(routes), "-l", str(self.log)]
+        if self.has_jetstream:
+            words += ["-js", "-sd", str(self.folder / self.name)]
         return words
 
 
@@ -74,8 +78,16 @@ def local_servers(number: int, run: CommandRun, folder: Path) -> list[LocalServe
     if len(set(ports)) < len(ports) or max(ports) > 65535:
         raise MisuseError(f"--port, --cluster-port and --http-port leave no room for {number} servers each")
     name = values.text("name")
+    has_jetstream = not values.flag("core")
     return [
-        LocalServer(f"{name}-{index + 1}", port + index, cluster_port + index, http_port + index, folder)
+        LocalServer(
+            f"{name}-{index + 1}",
+            port + index,
+            cluster_port + index,
+            http_port + index,
+            folder,
+            has_jetstream,
+        )
         for index in range(number)
     ]
 
@@ -87,18 +99,35 @@ class _RunningServer:
         self.server = server
         self.process = process
         self.varz: dict[str, Any] = {}
+        self.jsz: dict[str, Any] = {}
 
     async def poll(self) -> None:
-        """Ask for VARZ; a server that does not answer has an empty page."""
+        """Ask for VARZ and JSZ; a server that does not answer has empty pages."""
         try:
             async with asyncio.timeout(1.0):
                 self.varz = await _get(self.server.http_port, "/varz")
+                self.jsz = await _get(self.server.http_port, "/jsz") if self.server.has_jetstream else {}
         except (OSError, TimeoutError, ProtocolError, asyncio.IncompleteReadError):
-            self.varz = {}
+            self.varz, self.jsz = {}, {}
 
     def is_ready(self, number: int) -> bool:
-        """Whether it has routes to all other servers of the cluster."""
-        return bool(self.varz) and (number == 1 or self.varz.get("routes", 0) >= number - 1)
+        """Whether it has routes to all other servers of the cluster, and knows the meta leader."""
+        if number == 1 or not self.varz:
+            return bool(self.varz)
+        is_led = bool(self.meta_leader) or not self.server.has_jetstream
+        return is_led and int(self.varz.get("routes", 0)) >= number - 1
+
+    @property
+    def meta_leader(self) -> str:
+        """The name of the server that it knows as leader of the meta group; "" = none."""
+        return str((self.jsz.get("meta_cluster") or {}).get("leader") or "")
+
+    def _role(self) -> str:
+        if not self.server.has_jetstream:
+            return "-"
+        return (
+            "leader" if self.meta_leader == self.server.name else "follower" if self.meta_leader else "none"
+        )
 
     @property
     def state(self) -> str:
@@ -110,14 +139,17 @@ class _RunningServer:
         varz = self.varz
         return (
             self.server.name, self.state, self.process.pid, self.server.url,
-            f"http://{HOST}:{self.server.http_port}", varz.get("routes", 0),
+            f"http://{HOST}:{self.server.http_port}", self._role(), varz.get("routes", 0),
+            number_text(self.jsz.get("streams", 0)), number_text(self.jsz.get("messages", 0)),
             number_text(varz.get("connections", 0)), number_text(varz.get("subscriptions", 0)),
             number_text(varz.get("in_msgs", 0)), size_text(varz.get("mem", 0)),
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        return {"name": self.server.name, "state": self.state, "pid": self.process.pid,
-                "url": self.server.url, "log": str(self.server.log), "varz": self.varz}  # fmt: skip
+        return {
+            "name": self.server.name, "state": self.state, "pid": self.process.pid, "url": self.server.url,
+            "log": str(self.server.log), "varz": self.varz, "jsz": self.jsz,
+        }  # fmt: skip
 
     async def stop(self) -> None:
         """End the process, and kill it if it does not."""
@@ -200,7 +232,7 @@ async def _until_ready(running: list[_RunningServer]) -> None:
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         late = [one.server.name for one in running if not one.is_ready(len(running))]
-        text = f"not connected within {READY_TIMEOUT_S:g} s: {', '.join(late)}"
+        text = f"not ready within {READY_TIMEOUT_S:g} s: {', '.join(late)}"
         raise CommandFailed(f"{text}; see {running[0].server.folder}") from None
 
 
@@ -216,12 +248,14 @@ async def _until_ready(running: list[_RunningServer]) -> None:
         Option(names=("--cluster-port",), convert=count, default=6222, help="Its port for routes"),
         Option(names=("--http-port",), convert=count, default=8222, help="Its monitoring port"),
         Option(names=("--dir",), convert=path,
-               help="Directory of logs (default: a temporary one, removed at the end)"),
+               help="Directory of logs and streams (default: a temporary one, removed at the end)"),
+        Option(names=("--core",), convert=bool, default=False, help="Without JetStream"),
         Option(names=("--interval",), convert=seconds, default=1.0, help="How often to refresh the table"),
         Option(names=("--duration",), convert=seconds, help="End after this time (default: never)"),
     ),
     connects=False,
-    details="Servers get consecutive ports. On a terminal a table shows them; with --json each is one object "
+    details="Servers get consecutive ports, and JetStream with up to as many replicas. With --dir the next "
+    "run finds the streams again. On a terminal a table shows them; with --json each is one object "
     "a line, printed once when all are connected.",
     examples=("cluster up 3", "cluster up 5 --dir ~/cluster"),
 )  # fmt: skip
@@ -301,7 +335,7 @@ def _table(running: list[_RunningServer]) -> Table:
 
     table = Table(title=f"{_title(running)} (Ctrl-C ends it)")
     for name in COLUMNS:
-        table.add_column(name, justify="right" if name in COLUMNS[5:] else "left")
+        table.add_column(name, justify="left" if name in TEXT_COLUMNS else "right")
     for one in running:
         table.add_row(*(str(cell) for cell in one.row()))
     return table

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ def _is_listening(port: int) -> bool:
 
 def test_servers_form_a_cluster_and_end_with_the_command(tmp_path: Path) -> None:
     shell = CommandShell(tmp_path)
-    process = shell.start("cluster", "up", "2", *_ports(2), "--json", "--dir", str(tmp_path / "cluster"))
+    words = ["cluster", "up", "2", *_ports(2), "--core", "--json", "--dir", str(tmp_path / "cluster")]
+    process = shell.start(*words)
     assert process.stdout is not None
     found = [json.loads(line) for line in (process.stdout.readline(), process.stdout.readline()) if line]
     assert [one["name"] for one in found] == ["local-1", "local-2"], process.communicate()
@@ -52,6 +54,31 @@ def test_servers_form_a_cluster_and_end_with_the_command(tmp_path: Path) -> None
     for one in found:
         with pytest.raises(ProcessLookupError):
             os.kill(one["pid"], 0)
+
+
+def test_streams_are_replicated_and_there_again_in_the_next_run(tmp_path: Path) -> None:
+    shell = CommandShell(tmp_path)
+    words = ["cluster", "up", "3", *_ports(3), "--json", "--dir", str(tmp_path / "cluster")]
+    for is_first in (True, False):
+        process = shell.start(*words)
+        assert process.stdout is not None
+        found = [json.loads(line) for line in (process.stdout.readline() for _ in range(3)) if line]
+        assert len(found) == 3, process.communicate()
+        assert len({one["jsz"]["meta_cluster"]["leader"] for one in found}) == 1
+        client = CommandShell(tmp_path, found[2]["url"])
+        if is_first:
+            words_of_stream = ["stream", "add", "S", "--subjects", "s.>", "--replicas", "3", "--defaults"]
+            deadline = time.monotonic() + 20  # the meta leader learns of the others after its election
+            while client.run(*words_of_stream).status:
+                assert time.monotonic() < deadline, client.run(*words_of_stream)
+            client.ok("pub", "--jetstream", "s.1", "kept")
+        deadline = time.monotonic() + 20
+        while not (info := client.json("stream", "info", "S"))["cluster"].get("leader"):
+            assert time.monotonic() < deadline, info
+        assert (len(info["cluster"]["replicas"]), info["state"]["messages"]) == (2, 1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
 
 
 def test_a_server_that_can_not_start_ends_the_others(tmp_path: Path) -> None:
