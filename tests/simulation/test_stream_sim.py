@@ -10,8 +10,10 @@ import pytest
 
 from penstock.testing.stream_sim.stream_run import run_stream_seed
 from tests.simulation.replicated_stream_bugs import REPLICATED_STREAM_BUGS, Plant
+from tests.simulation.stream_group_bugs import STREAM_GROUP_BUGS
 
 CHUNK = 6
+BUGS = REPLICATED_STREAM_BUGS + STREAM_GROUP_BUGS
 
 
 def check_seed(seed: int) -> None:
@@ -31,9 +33,7 @@ def test_fresh_seeds_of_replicated_streams_pass() -> None:
         check_seed(seed)
 
 
-@pytest.mark.parametrize(
-    ("plant", "hint"), REPLICATED_STREAM_BUGS, ids=[plant.__name__ for plant, _ in REPLICATED_STREAM_BUGS]
-)
+@pytest.mark.parametrize(("plant", "hint"), BUGS, ids=[plant.__name__ for plant, _ in BUGS])
 def test_a_bug_planted_in_replicated_streams_fails_a_seed(
     plant: Plant, hint: int, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
 ) -> None:

@@ -65,6 +65,7 @@ class OwnerPorts:
 
     engine: of the stream's account. checkpoints: of this group. turns: for long work. budget: of all groups
     that catch up. watcher: learns of roles, members and failures. clock: monotonic ns. member: this server.
+    applied: called after each entry, and after a state was loaded.
     """
 
     engine: JetStreamEngine
@@ -74,6 +75,7 @@ class OwnerPorts:
     watcher: GroupWatcher
     clock: Callable[[], int]
     member: ReplicaId
+    applied: Callable[[ReplicatedStream], None] | None = None
 
 
 class GroupWatcher(Protocol):
@@ -252,6 +254,8 @@ class StreamGroup:
         if self._engine.streams.get(replica.stream.name) is not replica.stream:
             why = self._engine.offline.get(replica.stream.name, "it is closed")
             raise ServerError(f"stream {replica.stream.name} is set aside on this server: {why}")
+        if self._ports.applied is not None:
+            self._ports.applied(replica)
 
     def proposal_lost(self, proposal: ProposalId, *, is_certain: bool) -> None:
         """The replica forgot it when the leadership of its term ended."""
@@ -359,6 +363,8 @@ class StreamGroup:
     def _loaded(self, replica: ReplicatedStream) -> None:
         self._loading = self._loading_job = None
         self._replica = replica
+        if self._ports.applied is not None:
+            self._ports.applied(replica)
         self._tell_role()
         self._watcher.on_role(self)
 

@@ -19,6 +19,7 @@ from penstock.errors import MisuseError
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.meta.desired_state import StoredStream
+from penstock.jetstream.replicated_stream import ReplicatedStream
 from penstock.jetstream.stream.replica_state import CHUNK_SEQS
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
@@ -49,7 +50,7 @@ class StreamGroupPorts:
     the states of all groups; it is created, its parent exists. executor: runs work on these files; not the
     one that writes the log, for a checkpoint may take seconds. call_later: calls in the event loop after so
     many nanoseconds. outstanding_catchup_max: bytes that may be requested of other servers and not received.
-    chunk_seqs: for tests; the same on all servers.
+    chunk_seqs: for tests; the same on all servers. applied: called after each entry of a stream.
     """
 
     node: ReplicationNode
@@ -61,6 +62,7 @@ class StreamGroupPorts:
     call_later: CallLater
     outstanding_catchup_max: int = OUTSTANDING_MAX
     chunk_seqs: int = CHUNK_SEQS
+    applied: Callable[[ReplicatedStream], None] | None = None
 
 
 class StreamGroups:
@@ -154,7 +156,7 @@ class StreamGroups:
         checkpoints = StreamCheckpoints(files, ports.node.clock, ports.chunk_seqs)
         return OwnerPorts(
             ports.engine_of(account), checkpoints, self._turns, self._budget, self._watcher, ports.node.clock,
-            ports.node.name,
+            ports.node.name, ports.applied,
         )  # fmt: skip
 
     def _files(self, name: str) -> StateFiles:

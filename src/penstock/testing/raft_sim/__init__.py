@@ -9,8 +9,8 @@ disks; and meanwhile transfers of the leadership, compaction and changes of the 
 
 - `raft_history`: what clients and replicas saw, and what must hold: one leader a term; one history of
   committed entries; linearizable writes and reads.
-- `raft_server`: one server: its ReplicationNode and write-ahead log, on a simulated disk.
-- `hashing_owner`: the state machine of a group.
+- `node_server`: one server: its ReplicationNode and write-ahead log, on a simulated disk. `raft_server`: with
+  groups whose state machine is `hashing_owner`.
 - `raft_run`: a seed: the faults, the clients, the administrator that changes memberships; at the end all is
   healed, and every group must make progress, become equal on all members, and then become idle.
 """

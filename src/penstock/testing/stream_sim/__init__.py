@@ -11,7 +11,7 @@ killed servers; power failures of one or all; clocks that are wrong and jump; tr
 checkpoints, and catching up from them.
 
 - `stream_history`: what clients and replicas saw, and what must hold.
-- `stream_server`: one server: an engine, RaftHost and disk.
+- `stream_server`: one server: an engine, stream groups, node and log, on a simulated disk.
 - `stream_run`: a seed: the faults and the clients; at the end all is healed, every message is delivered, and
   all replicas are equal.
 """

@@ -9,8 +9,7 @@ from penstock.testing.stream_sim.stream_run import run_stream_seed
 
 SHOWN = (
     "entries", "acked", "refused", "deliveries", "confirmations", "reads", "409", "crashes", "power losses",
-    "partitions", "pauses", "transfers", "compactions", "restored",
-    "fetched", "spared", "written", "kept",
+    "partitions", "pauses", "transfers", "compactions", "checkpoints", "installed", "mails",
 )  # fmt: skip
 
 

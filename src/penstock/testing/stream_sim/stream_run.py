@@ -16,10 +16,10 @@ import msgspec
 from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import ApiStreamConfig, StreamSource
-from penstock.raft.membership import Membership
 from penstock.raft.raft_host import Frame
 from penstock.raft.raft_options import MILLISECOND_NS, RaftOptions
 from penstock.raft.raft_replica import Role
+from penstock.replication.replication_node import Mail
 from penstock.testing.raft_sim.raft_history import BrokenPromise
 from penstock.testing.stream_sim.stream_history import ConsumerSeen, StreamHistory, TaggedPublish
 from penstock.testing.stream_sim.stream_server import StreamServer
@@ -81,12 +81,11 @@ class StreamRun:
         self.histories = {name: StreamHistory(name) for name in self.streams}
         self.history = self.histories[STREAM]
         self.options = self._some_options()
-        membership = Membership(tuple(f"s{i}.0" for i in range(SERVERS)))
+        members = tuple(f"s{i}.0" for i in range(SERVERS))
         self.servers = [
             StreamServer(
-                i, self.streams, membership, self.options, self.random, self.histories,
-                self._send, self.call_later, lambda: self.now, self._arrived,
-                self._fetch,
+                i, self.streams, members, self.options, self.random, self.histories,
+                self._send, self._send_mail, self.call_later, lambda: self.now, self._arrived,
             )
             for i in range(SERVERS)
         ]  # fmt: skip
@@ -125,8 +124,8 @@ class StreamRun:
         self.counts["acked"], self.counts["refused"] = history.acked, history.refused
         self.counts["deliveries"] = history.deliveries
         self.counts["confirmations"], self.counts["reads"] = history.confirmations, history.reads
-        for name in ("restored", "fetched", "spared", "written", "kept"):
-            self.counts[name] = sum(getattr(one, name) for one in self.servers)
+        for server in self.servers:
+            self.counts += server.counts
         digest = f"{self.now} {sorted(self.counts.items())}"
         return StreamOutcome(self.seed, rule, what, digest, self.counts)
 
@@ -172,6 +171,13 @@ class StreamRun:
         self.counts["messages"] += len(frame.messages)
         if self.counts["messages"] > MESSAGES_MAX:
             raise BrokenPromise("storm", f"more than {MESSAGES_MAX} messages: {self._states()}")
+        self._transmit(sender, to, lambda: self._deliver(to, frame))
+
+    def _send_mail(self, name: str, mail: Mail) -> None:
+        sender, to = int(name[1]), int(mail.to[1])
+        self._transmit(sender, to, lambda: self._deliver_mail(name, to, mail))
+
+    def _transmit(self, sender: int, to: int, deliver: Callable[[], None]) -> None:
         if (sender, to) in self.cut or (self.is_faulty and self.random.random() < self.loss):
             return
         copies = 2 if self.is_faulty and self.random.random() < 0.02 else 1
@@ -179,14 +185,14 @@ class StreamRun:
             delay = self.random.randrange(100_000, 3_000_000)
             if self.is_faulty and self.random.random() < 0.02:
                 delay = self.random.randrange(2000 * MILLISECOND_NS)
-            self.call_later(delay, lambda: self._deliver(to, frame))
+            self.call_later(delay, deliver)
 
-    def _fetch(self, stream: str, chunk: bytes) -> bytes | None:
-        """A chunk that a server's checkpoint has."""
-        for server in self._up():
-            if chunk in server.chunks[stream]:
-                return server.chunks[stream][chunk]
-        return None
+    def _deliver_mail(self, sender: str, to: int, mail: Mail) -> None:
+        server = self.servers[to]
+        if server.is_paused:
+            self.call_later(50 * MILLISECOND_NS, lambda: self._deliver_mail(sender, to, mail))
+        elif server.is_up:
+            server.receive_mail(sender, mail, self.now)
 
     def _deliver(self, to: int, frame: Frame) -> None:
         server = self.servers[to]
@@ -233,7 +239,11 @@ class StreamRun:
     def _kill(self) -> None:
         if not self._up() or self.is_calm:
             return
-        server = self.random.choice(self._up())
+        self._stop(self.random.choice(self._up()))
+
+    def _stop(self, server: StreamServer) -> None:
+        if not server.is_up:
+            return
         loses_power = self.random.random() < 0.5
         self.counts["power losses" if loses_power else "crashes"] += 1
         server.stop(loses_power=loses_power)
@@ -301,16 +311,16 @@ class StreamRun:
                 server = next((one for one in self._up() if one.leads(name)), server)
             else:
                 name = STREAM
-            if server.host.touch(name).transfer(self.random.choice(others), self.now):
-                self.counts["transfers"] += 1
-            server.pump(self.now)
+            self.counts["transfers"] += server.transfer(name, self.random.choice(others), self.now)
 
     def _compact(self) -> None:
         if self._up() and self.compacts:
             self.counts["compactions"] += 1
             server = self.random.choice(self._up())
             for name in self.streams:
-                server.compact(name, self.random.choice((0, 0, 5)), self.now)
+                server.compact(name, self.now)
+            if not self.is_calm and self.random.random() < 0.2:  # while it writes a state, or the log
+                self.call_later(self.random.randrange(8 * MILLISECOND_NS), lambda: self._stop(server))
 
     # --- clients
 
@@ -561,6 +571,9 @@ class StreamRun:
     def _check_end(self) -> None:
         self._run_for(1000 * MILLISECOND_NS)
         for name, history in self.histories.items():
+            loading = [one.name for one in self.servers if name not in one.replicas]
+            if loading:
+                raise BrokenPromise("liveness", f"{loading} load a state of {name}: {self._states()}")
             leaders = [one for one in self._up() if one.groups[name].role is Role.LEADER]
             if len(leaders) != 1:
                 raise BrokenPromise("liveness", f"{len(leaders)} leaders of {name}: {self._states()}")
@@ -579,7 +592,7 @@ class StreamRun:
                 self.history.check_copy(server.replicas[STREAM], source, "s.a.", is_mirror=False)
 
     def _restored(self) -> int:
-        return sum(one.restored for one in self.servers)
+        return sum(one.counts["installed"] for one in self.servers)
 
     def _states(self) -> str:
         return " | ".join(one.state() for one in self.servers)

@@ -1,146 +1,129 @@
-"""One server of the simulation: an engine, its replicated streams, their Raft groups, and the disk.
-
-The disk has of each group what it has in `raft_sim`. The state of a stream is rebuilt from its checkpoint and
-the entries of the log behind it, as on a server that starts.
-"""
+"""One server of the simulation: an engine, with the stream groups, node and log of a real server, on a
+simulated disk."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from random import Random
+from typing import Any
 
+from penstock.errors import StoreError
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.limits import EngineConfig
+from penstock.jetstream.meta.assignments import GroupAssignment, StreamAssignment
 from penstock.jetstream.replicated_stream import ReplicatedStream
-from penstock.jetstream.stream.replica_state import decode_state, missing_chunks
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.api import ApiStreamConfig
-from penstock.raft.membership import Membership
-from penstock.raft.raft_host import Frame, GroupReady, RaftHost
-from penstock.raft.raft_log import RaftLog
-from penstock.raft.raft_messages import Entry, EntryKind, HardState, RaftSnapshot
+from penstock.raft.raft_host import Frame
 from penstock.raft.raft_options import RaftOptions
-from penstock.raft.raft_replica import RaftReplica, Ready, Role
+from penstock.raft.raft_replica import RaftReplica
+from penstock.replication.group_storage import DiskWrite, SaveCheckpoint, SaveInstalled
+from penstock.replication.replication_node import Mail, ReplicationOptions
+from penstock.server.replicated.stream_group_owner import StreamGroup
+from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
+from penstock.store.executor import Done, T, Work
 from penstock.store.memory import MemoryAccountStore
+from penstock.testing.raft_sim.node_server import NodeServer
+from penstock.testing.raft_sim.raft_history import BrokenPromise
+from penstock.testing.sim.sim_disk import Killed
 from penstock.testing.stream_sim.stream_history import StreamHistory
 
 CREATED_NS = 1_700_000_000_000_000_000
+ACCOUNT = "$G"
+STATES = Path("/states")
 TICKS_MAX = 1000
 CHUNK_SEQS = 8
-PAUSED_NS = 20_000_000  # between two looks whether a server goes on
 
 Arrived = Callable[["StreamServer", str, bytes, bytes, bytes], None]
 
 
-class StreamDisk:
-    """What a server has of a stream's group."""
+class LaterExecutor:
+    """Implements store.executor.DiskExecutor in virtual time: a killed process has done some of the work."""
 
-    def __init__(self, membership: Membership) -> None:
-        self.hard_state = HardState()
-        self.entries: list[Entry] = []
-        self.snapshot = RaftSnapshot(0, 0, membership)
+    def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
+        self._later = later
+        self._works: list[Work[Any]] = []
 
-    def write(self, ready: Ready) -> None:
-        """Stores the hard state and the entries, which replace what follows the first of them."""
-        self.hard_state = ready.hard_state or self.hard_state
-        if ready.entries:
-            first = ready.entries[0].index
-            self.entries = [one for one in self.entries if one.index < first] + list(ready.entries)
+    def run(self, work: Work[T], done: Done[T], owner: object = None) -> None:
+        self._works.append(work)
 
-    def compact(self, snapshot: RaftSnapshot, keep_from: int) -> None:
-        """Stores a checkpoint, and removes entries that it has."""
-        self.snapshot = snapshot
-        self.entries = [one for one in self.entries if one.index >= min(keep_from, snapshot.index + 1)]
+        def job() -> None:
+            self._works.remove(work)
+            try:
+                result = work()
+            except (StoreError, OSError) as error:
+                done(None, error)
+            else:
+                done(result, None)
 
-    def install(self, snapshot: RaftSnapshot, *, keeps_entries: bool) -> None:
-        """Stores the state that a leader sent."""
-        self.snapshot = snapshot
-        self.entries = [one for one in self.entries if keeps_entries and one.index > snapshot.index]
+        self._later(job)
 
+    def complete_one(self, owner: object) -> bool:
+        """Returns False: this work is never waited for."""
+        return False
 
-class SimPort:
-    """The group of a stream, as group_commands.StreamGroupPort has it."""
-
-    def __init__(self, server: StreamServer, group: str) -> None:
-        self._server = server
-        self._group = group
-        self._reads: dict[int, Callable[[], object]] = {}
-        self._contexts = itertools.count(1)
-
-    def propose(self, data: bytes) -> int:
-        return self._server.host.touch(self._group).propose([data], self._server.clock())
-
-    def read_index(self, done: Callable[[], object]) -> bool:
-        context = next(self._contexts)
-        is_taken = self._server.host.touch(self._group).read_index(context)
-        if is_taken:
-            self._reads[context] = done
-        return is_taken
-
-    def confirmed(self, context: int) -> None:
-        """The group confirmed a read."""
-        self._reads.pop(context)()
+    def take(self) -> list[Work[Any]]:
+        """Removes what was not done."""
+        works, self._works = self._works, []
+        return works
 
 
-class StreamServer:
+class StreamServer(NodeServer):
     """See the module. skew_ns: how far its clock is off. arrived: called with what clients receive here."""
 
     def __init__(
         self,
         number: int,
         streams: dict[str, ApiStreamConfig],
-        membership: Membership,
+        members: tuple[str, ...],
         options: RaftOptions,
         random: Random,
         histories: dict[str, StreamHistory],
         send: Callable[[Frame], None],
+        send_mail: Callable[[str, Mail], None],
         call_later: Callable[[int, Callable[[], None]], None],
         clock: Callable[[], int],
         arrived: Arrived,
-        fetch: Callable[[str, bytes], bytes | None],
     ) -> None:
-        self.number = number
-        self.name = f"s{number}.0"
-        self.disk = {name: StreamDisk(membership) for name in streams}
-        self._streams = streams
-        self._options = options
-        self._random = random
+        of_node = replace(
+            ReplicationOptions(),
+            raft=options,
+            checkpoint_bytes=random.choice((3000, 20_000, 1 << 20)),
+            keep_bytes=random.choice((0, 0, 1000)),
+            segments_max=3,
+        )
+        segment_bytes = random.choice((20_000, 200_000))
+        super().__init__(number, 0, of_node, segment_bytes, random, send, send_mail, call_later, clock)
+        self._assignments = [
+            StreamAssignment(
+                ACCOUNT, name, config, CREATED_NS, 1 + at,
+                GroupAssignment(f"S-R3F-{name}", "c", members, members[at % len(members)], members),
+            )
+            for at, (name, config) in enumerate(streams.items())
+        ]  # fmt: skip
         self._histories = histories
-        self._send = send
-        self._call_later = call_later
-        self.clock = clock
         self._arrived = arrived
         self.skew_ns = 0
-        self.boot = 0
-        self.is_up = self.is_paused = False
-        self._sync_ns_max = 2_000_000
         self._ids = itertools.count(1)
-        self._fetch = fetch
-        self.chunks: dict[str, dict[bytes, bytes]] = {name: {} for name in streams}
-        self.restored = self.fetched = self.spared = self.written = self.kept = 0
-        self.ports: dict[str, SimPort] = {}
-        self.groups: dict[str, RaftReplica] = {}
-        self._terms: dict[str, int] = {}  # in which it serves
-        self.replicas: dict[str, ReplicatedStream] = {}
-        self._unsynced: list[list[GroupReady]] = []
-        self._is_syncing = False
+        self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []
         self._awake = False
-        self.host = RaftHost(self.name, 0, options)
+        self._executor = LaterExecutor(self._soon)
         self.index = SubscriptionIndex()
+        self.engine: JetStreamEngine
+        self.streams: StreamGroups
 
     # --- life
 
-    def start(self, peers: list[str], now: int) -> None:
-        """Starts with what is on disk."""
-        self.boot += 1
-        self.is_up = True
-        self._unsynced, self._is_syncing, self._terms = [], False, {}
-        self.host = RaftHost(self.name, self.boot, self._options)
-        self.host.set_peers(peers, now)
+    def _open_groups(self) -> None:
         self.index = SubscriptionIndex()
         self.index.insert(SinkSubscription(ServiceSink(self._on_arrival), b"_IN.>"))
         self.engine = JetStreamEngine(
@@ -153,74 +136,69 @@ class StreamServer:
             wake=self._wake,
         )
         self.engine.recover(self.stream_clock())
-        for name, config in self._streams.items():
-            self._open(name, config, now)
+        self._executor = LaterExecutor(self._soon)
+        self.streams = StreamGroups(
+            StreamGroupPorts(
+                self.node, lambda account: self.engine, lambda: "sim", STATES, self._disk, self._executor,
+                self._later, chunk_seqs=CHUNK_SEQS, applied=self._applied,
+            ),
+            self,
+        )  # fmt: skip
+        for assignment in self._assignments:
+            self.counts["starts"] += bool(self.node.unopened_groups)
+            self.streams.open(assignment, lambda peer: peer)
 
-    def _open(self, name: str, config: ApiStreamConfig, now: int) -> None:
-        disk = self.disk[name]
-        log = RaftLog(disk.snapshot, [one for one in disk.entries if one.index > disk.snapshot.index])
-        group = self.groups[name] = RaftReplica(
-            self.name, log, disk.hard_state, self._options, self._random.random, now, boot=self.boot
-        )
-        self.host.add(name, group)
-        self.ports[name] = SimPort(self, name)
-        if disk.snapshot.index:
-            self._restore(name, disk.snapshot)
-        else:
-            self.replicas[name] = self.engine.replicated.open(config, CREATED_NS, self.ports[name])
-
-    def _restore(self, name: str, snapshot: RaftSnapshot) -> None:
-        self.restored += 1
-        self.replicas[name] = self.engine.replicated.restore(
-            snapshot.data, self.chunks[name].__getitem__, snapshot.index, snapshot.term, self.ports[name]
-        )
+    def _soon(self, work: Callable[[], None]) -> None:
+        self._later(self._random.randrange(self._sync_ns_max), work)
 
     def stop(self, *, loses_power: bool = False) -> None:
-        """The process ends. What it wrote is on disk, or after a power failure the first part of it."""
-        written = [one for batch in self._unsynced for one in batch]
-        if loses_power:
-            written = written[: self._random.randrange(len(written) + 1)]
-        for group, ready in written:
-            self.disk[group].write(ready)
-        self._unsynced = []
-        self.is_up = False
-
-    def set_sync_time(self, duration_ns: int) -> None:
-        """The longest time that a sync takes from now on."""
-        self._sync_ns_max = duration_ns
-
-    def pause(self) -> None:
-        """It does nothing until resume()."""
-        self.is_paused = True
-
-    def resume(self) -> None:
-        """It goes on."""
-        self.is_paused = False
+        """The process ends, perhaps while it writes states."""
+        for work in self._executor.take()[:1]:
+            if self._random.random() < 0.7:
+                self._disk.kill_at = self._disk.ops + self._random.randrange(1, 6)
+                with suppress(Killed, StoreError, OSError):
+                    work()
+                self._disk.kill_at = None
+                self._disk.dead = False
+        super().stop(loses_power=loses_power)
 
     def set_clock(self, skew_ns: int) -> None:
         """Its clock is off by so much from now on."""
         self.skew_ns = skew_ns
 
-    def compact(self, name: str, keep: int, now: int) -> None:
-        """Takes a checkpoint, and drops all but the last entries before it."""
-        group, replica = self.host.touch(name), self.replicas[name]
-        index, term = replica.applied_index, replica.applied_term
-        if index <= group.log.snapshot.index or group.log.term_at(index) != term:
-            return
-        manifest, chunks = replica.take_state(CHUNK_SEQS)
-        self._note_checkpoint(name, manifest, chunks)
-        snapshot = RaftSnapshot(index, term, group.log.membership_at(index), manifest)
-        keep_from = max(1, index + 1 - keep)
-        self.disk[name].compact(snapshot, keep_from)
-        group.compact(snapshot, keep_from)
+    def compact(self, name: str, now: int) -> None:
+        """Asks for a checkpoint."""
+        self.stream(name).port.checkpoint()
         self.pump(now)
 
-    def _note_checkpoint(self, name: str, manifest: bytes, chunks: dict[bytes, bytes]) -> None:
-        present = self.chunks[name]
-        self.written += sum(one not in present for one in chunks)
-        self.kept += sum(one in present for one in chunks)
-        self.chunks[name] = chunks
-        assert not missing_chunks(decode_state(manifest), chunks.__contains__)
+    def transfer(self, name: str, to: str, now: int) -> bool:
+        """Hands a stream over. Returns whether that began."""
+        is_begun = self.stream(name).port.step_down(to)
+        self.pump(now)
+        return is_begun
+
+    # --- state
+
+    def stream(self, name: str) -> StreamGroup:
+        """The group of a stream."""
+        found = self.streams.find(ACCOUNT, name)
+        assert found is not None
+        return found
+
+    @property
+    def groups(self) -> dict[str, RaftReplica]:
+        """The consensus of each stream."""
+        found = self.node.groups
+        return {name: found[group.name].replica for (_, name), group in self.streams.groups.items()}
+
+    @property
+    def replicas(self) -> dict[str, ReplicatedStream]:
+        """The replicas of its streams, without those whose state is being loaded."""
+        return {
+            name: group.replica
+            for (_, name), group in self.streams.groups.items()
+            if group.replica is not None
+        }
 
     def stream_clock(self) -> int:
         """The server's own clock, ns since the epoch."""
@@ -228,7 +206,25 @@ class StreamServer:
 
     def leads(self, stream: str) -> bool:
         """Whether it takes requests about a stream."""
-        return self.is_up and self.replicas[stream].is_serving
+        return self.is_up and self.stream(stream).is_serving
+
+    # --- what groups report (GroupWatcher)
+
+    def on_role(self, group: StreamGroup) -> None:
+        """See GroupWatcher."""
+
+    def on_membership(self, group: StreamGroup) -> None:
+        """See GroupWatcher."""
+
+    def on_failed(self, group: StreamGroup, text: str) -> None:
+        """No group may fail."""
+        self.failures.append(f"{self.name}: {text}")
+
+    def _applied(self, replica: ReplicatedStream) -> None:
+        try:
+            self._histories[replica.stream.name].applied(self.name, replica)
+        except BrokenPromise as broken:
+            self.failures.append(str(broken))
 
     # --- input
 
@@ -236,13 +232,15 @@ class StreamServer:
         """A client here publishes a message, or sends a request."""
         publish(self.index, subject.encode(), reply.encode(), header, payload)
 
-    def receive(self, frame: Frame, now: int) -> None:
-        self.host.receive(frame, now)
+    def receive_mail(self, sender: str, mail: Mail, now: int) -> None:
+        """Mail of another server."""
+        self.counts["mails"] += 1
+        self.node.receive_mail(sender, mail.group, mail.payload)
         self.pump(now)
 
     def tick(self, now: int) -> None:
-        self.host.tick(now)
-        self.pump(now)
+        self.streams.tick()
+        super().tick(now)
 
     def _on_arrival(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
@@ -257,22 +255,12 @@ class StreamServer:
     def pump(self, now: int) -> None:
         """Does what the engine and the groups have to do until nothing is left."""
         self._run_engine()
-        while work := self._ready(now):
-            self._unsynced.append(work)
-            for name, ready in work:
-                self._take(name, ready)
+        super().pump(now)
+        while self._awake:
             self._run_engine()
-        self._begin_sync()
-        for frame in self.host.take_frames(now):
-            self._send(frame)
-
-    def _ready(self, now: int) -> list[GroupReady]:
-        work = self.host.ready(now)
-        for name, group in self.groups.items():
-            replica = self.replicas[name]
-            if group.role is not Role.LEADER or group.term != self._terms.get(name):
-                replica.role_changed(leads=False, term=group.term)
-        return work
+            super().pump(now)
+        if self.failures:
+            raise BrokenPromise("replicas follow", "; ".join(self.failures))
 
     def _run_engine(self) -> None:
         tick = self.engine.tick
@@ -291,73 +279,7 @@ class StreamServer:
             tick.deliver(now)
         raise AssertionError(f"{self.name} does not come to rest")
 
-    def _take(self, name: str, ready: Ready) -> None:
-        replica, history = self.replicas[name], self._histories[name]
-        for entry in ready.committed:
-            if entry.kind is EntryKind.COMMANDS:
-                replica.committed(entry.index, entry.term, entry.data)
-                history.applied(self.name, replica)
-            group = self.groups[name]
-            if entry.kind is EntryKind.NOOP and entry.term == group.term and group.role is Role.LEADER:
-                self._terms[name] = entry.term
-                replica.role_changed(leads=True, term=entry.term)
-        for read in ready.reads:
-            self.ports[name].confirmed(read.context)
-
-    def _begin_sync(self) -> None:
-        if self._unsynced and not self._is_syncing:
-            self._is_syncing = True
-            covered, boot = len(self._unsynced), self.boot
-            needs_disk = any(ready.needs_sync for batch in self._unsynced for _, ready in batch)
-            delay = self._random.randrange(self._sync_ns_max) if needs_disk else 0
-            self._call_later(delay, lambda: self._synced(covered, boot))
-
-    def _synced(self, count: int, boot: int) -> None:
-        if not self.is_up or self.boot != boot:
-            return
-        if self.is_paused:
-            self._call_later(PAUSED_NS, lambda: self._synced(count, boot))
-            return
-        self._is_syncing = False
-        now = self.clock()
-        done, self._unsynced = self._unsynced[:count], self._unsynced[count:]
-        for batch in done:
-            for group, ready in batch:
-                self.disk[group].write(ready)
-            self.host.synced(batch, now)
-            for group, ready in batch:
-                if ready.snapshot is not None:
-                    self._install(group, ready.snapshot, now)
-        self.pump(now)
-
-    def _install(self, name: str, snapshot: RaftSnapshot, now: int) -> None:
-        """Fetches the chunks that are missing here from a server whose checkpoint has them."""
-        group = self.host.touch(name)
-        state = decode_state(snapshot.data)
-        own = dict(self.replicas[name].take_state(CHUNK_SEQS)[1])
-        missing = missing_chunks(state, own.__contains__)
-        if missing and self._random.random() < 0.1:
-            group.snapshot_failed(snapshot)
-            return
-        for one in missing:
-            chunk = self._fetch(name, one)
-            if chunk is None:
-                group.snapshot_failed(snapshot)
-                return
-            own[one] = chunk
-        self.fetched += len(missing)
-        self.spared += len(state.chunks) - len(missing)
-        agrees = group.log.term_at(snapshot.index) == snapshot.term
-        self.chunks[name] = {one: own[one] for one in state.chunks if one}
-        self.disk[name].install(snapshot, keeps_entries=agrees)
-        self._restore(name, snapshot)
-        self._histories[name].applied(self.name, self.replicas[name])
-        group.snapshot_installed(snapshot, now)
-
-    def state(self) -> str:
-        """The roles of its replicas, for a failure's message."""
-        roles = [
-            f"{name}: {one.role.value} {one.term}, {one.log.commit_index}/{one.log.last_index} committed"
-            for name, one in self.groups.items()
-        ]
-        return f"{self.name} {'is up' if self.is_up else 'is down'}: {'; '.join(roles)}"
+    def _begin_write(self, write: DiskWrite) -> None:
+        self.counts["checkpoints"] += sum(isinstance(one, SaveCheckpoint) for one in write.writes)
+        self.counts["installed"] += sum(isinstance(one, SaveInstalled) for one in write.writes)
+        super()._begin_write(write)
