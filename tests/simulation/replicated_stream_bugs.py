@@ -130,11 +130,11 @@ def skips_large_entries_on_followers(patch: pytest.MonkeyPatch) -> None:
     """A follower does not apply entries of more than two commands."""
     apply = ReplicatedStream._apply
 
-    def wrong(self: ReplicatedStream, entry: bytes, flight: Any) -> None:
+    def wrong(self: ReplicatedStream, index: int, entry: bytes, flight: Any) -> None:
         commands = list(replicated_stream.split(entry))
         if not self.is_serving and len(commands) > 2:
             return
-        apply(self, entry, flight)
+        apply(self, index, entry, flight)
 
     patch.setattr(ReplicatedStream, "_apply", wrong)
 

@@ -190,6 +190,13 @@ class ProgressConsumer(Struct, frozen=True, array_like=True):
     entry: bytes
 
 
+class CheckState(Struct, frozen=True, array_like=True):
+    """The leader's hash of what the entries up to `index` did (state_hash.py). It changes nothing."""
+
+    index: Seq
+    value: bytes
+
+
 Command = (
     IngestBatch
     | Resume
@@ -211,6 +218,7 @@ Command = (
     | StoreCopies
     | RetainMessages
     | PinConsumer
+    | CheckState
     | SettledRuns
 )
 
@@ -237,6 +245,7 @@ KINDS: dict[int, tuple[int, type[Any]]] = {
     19: (1, ProgressConsumer),
     20: (1, RetainMessages),
     22: (1, PinConsumer),
+    23: (1, CheckState),
 }
 
 _BATCH_VERSION = 1  # of those that the kernels encode

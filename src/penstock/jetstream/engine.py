@@ -506,7 +506,7 @@ class JetStreamEngine:
         self.sourcing.origin_changed(name)
 
     def _reader_failures(self) -> list[tuple[str, str]]:
-        return self.sourcing.failures()
+        return self.sourcing.failures() + self.replicated.differences()
 
     def _consumer_expired(self, consumer: ConsumerReplica) -> None:
         self.consumers.expired(consumer)

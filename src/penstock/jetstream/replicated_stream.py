@@ -29,8 +29,10 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.capacity import Capacity
 from penstock.jetstream.commands import (
     Admit,
+    CheckState,
     Command,
     DropConsumer,
+    ProgressConsumer,
     RetainMessages,
     SetConsumer,
     Update,
@@ -43,6 +45,7 @@ from penstock.jetstream.deferrals import Deferrals
 from penstock.jetstream.group_commands import Flight, GroupCommands, split
 from penstock.jetstream.pending_work import PendingWork
 from penstock.jetstream.reviews import Reviews
+from penstock.jetstream.state_hash import StateHash
 from penstock.jetstream.stream.replica_state import (
     CHUNK_SEQS,
     ChunkNames,
@@ -87,7 +90,8 @@ class ReplicatedStream:
     last entry in its state. names: of chunks that are known, by the sequences that each covers.
 
     applied_index, applied_term: the last entry that was applied. is_serving: it leads, and takes commands.
-    failure: why it applies no more; "" while it does.
+    failure: why it applies no more; "" while it does. difference: how it was found to differ from the
+    leader; "" while it was not. hash: of what the entries did.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class ReplicatedStream:
         applied_index: int = 0,
         applied_term: int = 0,
         names: dict[int, ChunkNames] | None = None,
+        state_hash: bytes = b"",
     ) -> None:
         self.stream = stream
         self.standby = standby
@@ -106,7 +111,8 @@ class ReplicatedStream:
         self._ports = ports
         self.applied_index = applied_index
         self.applied_term = applied_term
-        self.failure = ""
+        self.failure = self.difference = ""
+        self.hash = StateHash(state_hash)
         self._led_term = 0
         self._names = names or {}
         commands.applied(stream.now)
@@ -135,7 +141,7 @@ class ReplicatedStream:
         is_own = self.is_serving and term == self._led_term
         flight = self.commands.take_committed() if is_own else None
         try:
-            self._apply(entry, flight)
+            self._apply(index, entry, flight)
         except Exception as error:  # noqa: BLE001  # costs this replica, and no other stream
             self._fail(error, index)
             return
@@ -151,9 +157,11 @@ class ReplicatedStream:
         for call in flight.calls if flight is not None else late:
             call()
 
-    def _apply(self, entry: bytes, flight: Flight | None) -> None:
+    def _apply(self, index: int, entry: bytes, flight: Flight | None) -> None:
         """Applies the commands of an entry. Raises MalformedCommandError, and what only a bug raises."""
         stream = self.stream
+        moved: dict[str, None] = {}
+        refusals: list[int] = []
         for number, data in enumerate(split(entry)):
             command, now = decode(data)
             outcome: object
@@ -161,11 +169,27 @@ class ReplicatedStream:
                 outcome = stream.apply_committed(command, now)
             except JetStreamApiError as error:  # a refusal is the command's result, on every replica
                 outcome = error
+                refusals.append(error.err_code)
             else:
                 self._follow_change(command)
+                if isinstance(command, ProgressConsumer):
+                    moved[command.name] = None
+                elif isinstance(command, CheckState):
+                    self._compare(command)
             if flight is not None:
                 flight.settle(number, outcome)
+        self.hash.applied(index, stream, self.standby, moved, refusals)
         self.commands.applied(stream.now)
+
+    def _compare(self, command: CheckState) -> None:
+        """Compares this replica with the leader that proposed the command. It goes on in either case: which
+        of the two is wrong is for an operator to say."""
+        if self.hash.differs(command.index, command.value) and not self.difference:
+            self.difference = (
+                f"this replica of stream {self.stream.name} differs from its leader's: "
+                f"noticed at entry {command.index}; compare the replicas, and remove the wrong one"
+            )
+            log.error("%s", self.difference)
 
     def _fail(self, error: Exception, index: int) -> None:
         """This replica cannot follow any more: its state is what the entries before made. It is set aside,
@@ -186,7 +210,7 @@ class ReplicatedStream:
 
     def take_state(self, chunk_seqs: int = CHUNK_SEQS) -> tuple[bytes, dict[bytes, bytes]]:
         """The state after entry `applied_index`: the manifest, and its chunks by name (replica_state.py)."""
-        return take_state(self.stream, self.standby, chunk_seqs)
+        return take_state(self.stream, self.standby, chunk_seqs, self.hash.value)
 
     def state_slices(
         self, has: Callable[[bytes], bool], keep: Keep, chunk_seqs: int = CHUNK_SEQS
@@ -200,8 +224,8 @@ class ReplicatedStream:
         names = self._names.setdefault(chunk_seqs, ChunkNames())
         return take_slices(self.stream, self.standby, self._position, names, has, keep, chunk_seqs)
 
-    def _position(self) -> tuple[int, int]:
-        return self.applied_index, self.applied_term
+    def _position(self) -> tuple[int, int, bytes]:
+        return self.applied_index, self.applied_term, self.hash.value
 
     # --- leading -------------------------------------------------------------------------------
 
@@ -225,6 +249,8 @@ class ReplicatedStream:
         stream, ports = self.stream, self._ports
         ports.pending.note_stream(stream)
         ports.wake()
+        if self.hash.is_due(self.applied_index):
+            stream.apply(CheckState(self.applied_index, self.hash.value), stream.now)
         if stream.has_input and not self.commands.is_full:
             stream.apply_pending(ports.clock())  # they waited because too much was in flight
 

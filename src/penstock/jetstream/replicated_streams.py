@@ -61,6 +61,11 @@ class ReplicatedStreams:
         """The replica of a stream, or None for one without a group."""
         return self._by_name.get(name)
 
+    def differences(self) -> list[tuple[str, str]]:
+        """Streams of which this server's replica differs from the leader's, and how that was noticed."""
+        found = [(name, one.difference) for name, one in self._by_name.items()]
+        return [(name, difference) for name, difference in found if difference]
+
     def open(self, config: ApiStreamConfig, created: int, port: StreamGroupPort) -> ReplicatedStream:
         """Begins to follow a stream from the first entry of its group on. Raises StoreError when the disk
         fails."""
@@ -117,7 +122,9 @@ class ReplicatedStreams:
             if not is_done:
                 stream.store.delete()
         named = {state.chunk_seqs: names}
-        return self._begin(ReplicatedStream(stream, standby, commands, self._ports, index, term, named))
+        return self._begin(
+            ReplicatedStream(stream, standby, commands, self._ports, index, term, named, state.state_hash)
+        )
 
     def close(self, name: str, *, ended: bool = False) -> None:
         """Stops following a stream and removes its files: its group goes on without this server, or it is

@@ -49,6 +49,7 @@ COMMANDS: list[Command] = [
     commands.ProgressConsumer("c", b"D\x01\x02"),
     commands.RetainMessages(True),
     commands.PinConsumer("c", "id7"),
+    commands.CheckState(256, b"hash"),
 ]
 
 

@@ -162,6 +162,10 @@ def progress_consumer(stream: StreamReplica, command: commands.ProgressConsumer,
         stream.standby.progress_consumer(command.name, command.entry)
 
 
+def check_state(stream: StreamReplica, command: commands.CheckState, now: int) -> None:
+    """Changes nothing: its replica compares the hash."""
+
+
 APPLIERS: dict[type[Any], Callable[[StreamReplica, Any, int], Any]] = {
     commands.Resume: resume,
     commands.Admit: admit,
@@ -183,4 +187,5 @@ APPLIERS: dict[type[Any], Callable[[StreamReplica, Any, int], Any]] = {
     commands.DropConsumer: drop_consumer,
     commands.PinConsumer: pin_consumer,
     commands.ProgressConsumer: progress_consumer,
+    commands.CheckState: check_state,
 }

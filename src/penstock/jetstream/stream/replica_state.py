@@ -71,6 +71,7 @@ class ReplicaState(Struct, frozen=True, array_like=True):
     sources: list[tuple[str, int, str]]
     sources_left: list[tuple[str, int, str]]
     consumers: list[tuple[bytes, bytes, str, int]]
+    state_hash: bytes
 
 
 _decoder = msgspec.msgpack.Decoder(ReplicaState)
@@ -116,7 +117,7 @@ Keep = Callable[[bytes, list[bytes]], object]
 def take_slices(
     stream: StreamReplica,
     standby: StandbyStates,
-    position: Callable[[], tuple[int, int]],
+    position: Callable[[], tuple[int, int, bytes]],
     names: ChunkNames,
     has: Callable[[bytes], bool],
     keep: Keep,
@@ -124,15 +125,15 @@ def take_slices(
 ) -> Generator[int, None, TakenState]:
     """Takes the state while the stream goes on applying commands; yields work (of slices.py).
 
-    position: index and term of the last entry that was applied. names: from the last call. has: whether the
-    chunk of a name is kept already. chunk_seqs: the same on all replicas. Begins again when commands remove
-    messages faster than it reads: chunks that it has read are not read again.
+    position: index and term of the last entry that was applied, and the hash (state_hash.py). names: from the
+    last call. has: whether the chunk of a name is kept already. chunk_seqs: the same on all replicas. Begins
+    again when commands remove messages faster than it reads: chunks that it has read are not read again.
     """
     while True:
-        index, term = position()
+        index, term, state_hash = position()
         reader = StateReader(stream.log, chunk_seqs)
         try:
-            state = _begin_state(stream, standby, reader.seq, chunk_seqs)
+            state = _begin_state(stream, standby, reader.seq, chunk_seqs, state_hash)
             names.drop_below(reader.seq)
             yield SMALL_WORK
             chunks = yield from _take_chunks(reader, names, has, keep)
@@ -187,7 +188,7 @@ def name_of(chunk: bytes) -> bytes:
 
 
 def take_state(
-    stream: StreamReplica, standby: StandbyStates, chunk_seqs: int = CHUNK_SEQS
+    stream: StreamReplica, standby: StandbyStates, chunk_seqs: int = CHUNK_SEQS, state_hash: bytes = b""
 ) -> tuple[bytes, dict[bytes, bytes]]:
     """The manifest of the present state, and its chunks by name, at once. chunk_seqs: see take_slices()."""
     chunks: dict[bytes, bytes] = {}
@@ -195,7 +196,9 @@ def take_state(
     def keep(name: bytes, parts: list[bytes]) -> None:
         chunks[name] = b"".join(parts)
 
-    steps = take_slices(stream, standby, lambda: (0, 0), ChunkNames(), chunks.__contains__, keep, chunk_seqs)
+    steps = take_slices(
+        stream, standby, lambda: (0, 0, state_hash), ChunkNames(), chunks.__contains__, keep, chunk_seqs
+    )
     while True:
         try:
             next(steps)
@@ -205,7 +208,7 @@ def take_state(
 
 
 def _begin_state(
-    stream: StreamReplica, standby: StandbyStates, from_seq: int, chunk_seqs: int
+    stream: StreamReplica, standby: StandbyStates, from_seq: int, chunk_seqs: int, state_hash: bytes
 ) -> ReplicaState:
     """Everything but the chunks."""
     log = stream.log
@@ -235,6 +238,7 @@ def _begin_state(
         sources=[(one.index_name, one.seq, one.ident) for one in stream.sources.states],
         sources_left=stream.sources.left,
         consumers=standby.dump(),
+        state_hash=state_hash,
     )
 
 

@@ -66,8 +66,8 @@ class StreamHistory:
 
     def applied(self, name: str, replica: ReplicatedStream) -> None:
         """A replica applied an entry: replicas are equal at equal index."""
-        if replica.failure:
-            raise self._broken("replicas follow", f"{name}: {replica.failure}")
+        if replica.failure or replica.difference:
+            raise self._broken("replicas follow", f"{name}: {replica.failure or replica.difference}")
         index = replica.applied_index
         self.entries = max(self.entries, index)
         self._compare(index, name, digest_of(replica) if index % FULL_EVERY == 0 else outline_of(replica))
@@ -223,7 +223,15 @@ def outline_of(replica: ReplicatedStream) -> tuple[Any, ...]:
     log = replica.stream.log
     consumers = [(name, one.state.delivered_stream, one.state.ack_floor_stream, one.state.num_pending)
                  for name, one in sorted(replica.standby.by_name.items())]  # fmt: skip
-    return replica.stream.now, log.first_seq, log.last_seq, log.messages, log.bytes, consumers
+    return (
+        replica.hash.value,
+        replica.stream.now,
+        log.first_seq,
+        log.last_seq,
+        log.messages,
+        log.bytes,
+        consumers,
+    )
 
 
 def digest_of(replica: ReplicatedStream) -> tuple[Any, ...]:
