@@ -51,6 +51,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     version                      as in INFO; the `_nats.ver` of assets
     api_level                    the advertised JetStream API level; requests that need more get error 10185
     is_clustered                 whether streams and consumers may have several replicas. Default no
+    durability                   of replicated streams, as infos name it; "" (default) without a cluster
     domain                       JetStream domain, "" for none; also served under `$JS.<domain>.API`
     max_memory, max_storage      bytes of all memory streams, of all file streams of the server
     tiers                        limits by a stream's replicas, as in the account's info; if any, a stream
@@ -91,6 +92,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     version: str = ""
     api_level: int = 5
     is_clustered: bool = False
+    durability: str = ""
     domain: str = ""
     max_memory: int = -1
     max_storage: int = -1

@@ -46,6 +46,8 @@ from penstock.protocol.transforms import Transform
 LEVEL_KEY = "_nats.level"
 REQUIRED_LEVEL_KEY = "_nats.req.level"
 VERSION_KEY = "_nats.ver"
+DURABILITY_KEY = "_penstock.durability"  # of replicated streams: what an acknowledgement means
+SERVER_KEYS = (LEVEL_KEY, VERSION_KEY, DURABILITY_KEY)
 
 
 class StrictStreamConfigRequest(StreamConfigRequest, frozen=True, forbid_unknown_fields=True):
@@ -128,8 +130,11 @@ def check_name(name: str) -> None:
 
 
 def with_versions(config: ApiStreamConfig, engine: EngineConfig) -> ApiStreamConfig:
-    """The configuration as responses show it, with the server's version and API level in its metadata."""
+    """The configuration as responses show it, with the server's version and API level in its metadata, and in
+    a cluster what an acknowledgement means."""
     metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
+    if engine.durability:
+        metadata[DURABILITY_KEY] = engine.durability
     return structs.replace(config, metadata=dict(sorted(metadata.items())))
 
 
@@ -159,11 +164,15 @@ def same(one: ApiStreamConfig, other: ApiStreamConfig) -> bool:
 
 
 def _own(config: ApiStreamConfig) -> dict[str, str]:
-    return {key: value for key, value in config.metadata.items() if not key.startswith("_nats.")}
+    return {
+        key: value
+        for key, value in config.metadata.items()
+        if not key.startswith("_nats.") and key != DURABILITY_KEY
+    }
 
 
 def _stored_metadata(config: ApiStreamConfig) -> dict[str, str]:
-    metadata = {key: value for key, value in config.metadata.items() if key not in (LEVEL_KEY, VERSION_KEY)}
+    metadata = {key: value for key, value in config.metadata.items() if key not in SERVER_KEYS}
     metadata[REQUIRED_LEVEL_KEY] = str(required_level(config))
     return dict(sorted(metadata.items()))
 

@@ -88,6 +88,7 @@ class EngineFactory:
         return EngineConfig(
             account=account,
             is_clustered=service.cluster is not None,
+            durability=options.durability if service.cluster is not None else "",
             tiers=tiers,
             server_id=context.server_id,
             server_name=context.server_name,
@@ -110,7 +111,8 @@ class EngineFactory:
             consumers_per_stream_max=options.consumers_per_stream_max or CONSUMERS_PER_STREAM,
             max_payload=context.options.max_payload,
             max_pending=context.options.max_pending,
-            sync_always=options.sync_always,
+            # The log of a cluster's groups has what their files have not synced.
+            sync_always=options.sync_always and service.cluster is None,
             sync_interval_ns=options.sync_interval_ns,
             batch_inflight_per_stream_max=options.batch_inflight_per_stream_max,
             batch_inflight_total_max=options.batch_inflight_total_max,

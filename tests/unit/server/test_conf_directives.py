@@ -132,6 +132,7 @@ def test_no_directives_give_the_defaults() -> None:
                     max_file_bytes=2 * 1024**3,
                     domain="hub",
                     sync_interval_ns=10_000_000_000,
+                    sync_replicas=False,
                 ),
             ),
             id="jetstream",

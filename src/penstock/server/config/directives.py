@@ -203,6 +203,8 @@ def _jetstream(node: ConfNode, name: str) -> JetStreamOptions | None:
     if "sync_interval_ns" in found and found["sync_interval_ns"] is None:
         del found["sync_interval_ns"]
         found["sync_always"] = True
+    elif "sync_interval_ns" in found:
+        found["sync_replicas"] = False
     if "cipher" in found and not found.get("key"):
         raise node.where.error(
             "jetstream: cipher is set without key, and nothing would be encrypted; set key too"

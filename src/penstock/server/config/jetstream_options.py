@@ -96,6 +96,11 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
                 f"jetstream.domain is {self.domain!r}; it must be one token: no '.', '*', '>' or space"
             )
 
+    @property
+    def durability(self) -> str:
+        """What an acknowledgement of a replicated stream means."""
+        return "majority synced" if self.sync_replicas else "majority written"
+
     def __repr__(self) -> str:
         shown = (name for name in self.__struct_fields__ if name not in ("key", "prev_key"))
         return f"JetStreamOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"

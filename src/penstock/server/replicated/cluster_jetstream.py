@@ -37,6 +37,7 @@ from penstock.jetstream.meta.meta_tables import MetaTables
 from penstock.jetstream.meta.request_routing import LEADERLESS_NS, AssetView, RequestView
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ClusterInfo
+from penstock.protocol.durations import format_duration
 from penstock.protocol.ids import short_hash
 from penstock.replication.replication_node import ReplicationOptions
 from penstock.server.disk_executor import LoopExecutor
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.server.server_context import ServerContext
 
 TICK_S = 0.05
+READS_NS = 250_000_000
 LOG_DIRECTORY = "_groups"
 STATE_DIRECTORY = "states"
 
@@ -92,6 +94,9 @@ class ClusterJetStream:
         self._effects: list[tuple[MetaEffect, bool]] = []
         self._is_scheduled = False
         self._is_closed = False
+        self._monotonic = time.monotonic_ns
+        self._reads_changed = False
+        self._reads_at = 0  # when to look again which replicas are current
         self._timer: asyncio.TimerHandle | None = None
         self._executor: LoopExecutor | None = None
         self._leaving_tickets: dict[str, bytes] = {}
@@ -124,9 +129,14 @@ class ClusterJetStream:
         assert options is not None
         directory = self._directory()
         directory.mkdir(parents=True, exist_ok=True)
-        return ReplicationSetup(
-            directory / LOG_DIRECTORY, self._opened, ReplicationOptions(sync_always=options.sync_replicas)
-        )
+        replication = ReplicationOptions()
+        if not options.sync_replicas:
+            replication = ReplicationOptions(sync_always=False, sync_interval_ns=options.sync_interval_ns)
+        how = "is on the disks of a majority"
+        if not options.sync_replicas:
+            how = f"a majority has written; syncs follow every {format_duration(options.sync_interval_ns)}"
+        self._context.log.info(f"Replicated streams acknowledge what {how}")
+        return ReplicationSetup(directory / LOG_DIRECTORY, self._opened, replication)
 
     def _directory(self) -> Path:
         options = self._context.options.jetstream
@@ -210,7 +220,8 @@ class ClusterJetStream:
             faults.contain(self._act, self._failed, effect, leads)
         for step in (self.watch.tick, self.members.tick, self.supervisor.tick, self.duties.tick):
             faults.contain(step, self._failed)
-        self._serve_reads()
+        if self._reads_changed or self._monotonic() >= self._reads_at:
+            self._serve_reads()
         if self._effects or self.supervisor.has_work or self.duties.has_work:
             self._loop.call_soon(self._schedule)
 
@@ -221,6 +232,8 @@ class ClusterJetStream:
     def _serve_reads(self) -> None:
         """Replicas that are current take their part of the direct gets."""
         assert self.groups is not None
+        self._reads_changed = False
+        self._reads_at = self._monotonic() + READS_NS
         for (account, stream), group in self.groups.groups.items():
             api = self._apis.get(account)
             if api is not None:
@@ -290,6 +303,7 @@ class ClusterJetStream:
     def on_role(self, group: StreamGroup) -> None:
         """See GroupWatcher."""
         if self.supervisor is not None and self.duties is not None:
+            self._reads_changed = True
             self.supervisor.group_changed(group)
             self.duties.role_changed(group)
             self._schedule()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SUBJECT = "$SYS.PENSTOCK.PEER."
 REPEAT_NS = 5_000_000_000
+LOOK_NS = 100_000_000
 CHANGED_NS = 200_000_000  # at most so often, when only figures changed
 PRESENCES_MAX = 1000
 _FIGURES = {"used_memory": 0, "used_storage": 0, "accounts": {}, "applied": 0, "peers": 0, "replicating": 0}
@@ -50,7 +51,7 @@ class PeerWatch:
         self._monotonic = monotonic
         self._by_member: dict[str, Presence] = {}
         self._told: Presence | None = None
-        self._told_at = 0
+        self._told_at = self._looked_at = 0
         self._told_to: frozenset[str] = frozenset()
         self._changed_at = monotonic()
         self._subscription: SinkSubscription = account.subscribe_service(f"{SUBJECT}*".encode(), self._heard)
@@ -72,6 +73,9 @@ class PeerWatch:
     def tick(self) -> None:
         """Tells the others what changed. Call it every 50 ms or so."""
         now = self._monotonic()
+        if now - self._looked_at < LOOK_NS and self._told is not None:
+            return
+        self._looked_at = now
         linked = frozenset(self._linked())
         own = self._own()
         if linked != self._told_to:
@@ -102,7 +106,7 @@ class PeerWatch:
             if len(self._by_member) >= PRESENCES_MAX:
                 return
             self._changed_at = self._monotonic()
-            self._told_at = 0  # it is new here, so this server is new there
+            self._told = None  # it is new here, so this server is new there
         self._by_member[heard.member] = heard
 
 
