@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
 
+LEVEL_KEY = "_nats.level"
+VERSION_KEY = "_nats.ver"
+DURABILITY_KEY = "_penstock.durability"  # of replicated streams: what an acknowledgement means
+
 NAME_MAX = 255  # characters of a stream's or consumer's name
 DESCRIPTION_MAX = 4096  # bytes
 METADATA_MAX = 128 * 1024  # bytes, keys and values together
@@ -124,6 +128,14 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     batch_timeout_ns: int = 10 * SECOND_NS
     buffered_msgs_max: int = 0
     buffered_bytes_max: int = 0
+
+    @property
+    def shown_metadata(self) -> dict[str, str]:
+        """What infos of streams add to their metadata."""
+        shown = {LEVEL_KEY: str(self.api_level), VERSION_KEY: self.version}
+        if self.durability:
+            shown[DURABILITY_KEY] = self.durability
+        return shown
 
     def has_tier(self, replicas: int) -> bool:
         """Whether streams with so many replicas have limits."""

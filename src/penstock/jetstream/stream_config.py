@@ -15,12 +15,15 @@ from penstock.errors import ConfigError, JetStreamApiError
 from penstock.jetstream.limits import (
     AGE_MIN_NS,
     DESCRIPTION_MAX,
+    DURABILITY_KEY,
+    LEVEL_KEY,
     METADATA_MAX,
     NAME_MAX,
     REPLICAS_MAX,
     SECOND_NS,
     SEQ_MAX,
     SUBJECTS_MAX,
+    VERSION_KEY,
     EngineConfig,
     allows_replicas,
 )
@@ -43,10 +46,7 @@ from penstock.protocol.durations import format_duration
 from penstock.protocol.numbers import natural
 from penstock.protocol.transforms import Transform
 
-LEVEL_KEY = "_nats.level"
 REQUIRED_LEVEL_KEY = "_nats.req.level"
-VERSION_KEY = "_nats.ver"
-DURABILITY_KEY = "_penstock.durability"  # of replicated streams: what an acknowledgement means
 SERVER_KEYS = (LEVEL_KEY, VERSION_KEY, DURABILITY_KEY)
 
 
@@ -132,9 +132,7 @@ def check_name(name: str) -> None:
 def with_versions(config: ApiStreamConfig, engine: EngineConfig) -> ApiStreamConfig:
     """The configuration as responses show it, with the server's version and API level in its metadata, and in
     a cluster what an acknowledgement means."""
-    metadata = config.metadata | {LEVEL_KEY: str(engine.api_level), VERSION_KEY: engine.version}
-    if engine.durability:
-        metadata[DURABILITY_KEY] = engine.durability
+    metadata = config.metadata | engine.shown_metadata
     return structs.replace(config, metadata=dict(sorted(metadata.items())))
 
 

@@ -16,7 +16,7 @@ SECOND = 1_000_000_000
 
 
 class Listener:
-    """Counts what it is told."""
+    """Keeps what the replica reports."""
 
     def __init__(self) -> None:
         self.effects: list[MetaEffect] = []
@@ -190,7 +190,7 @@ def test_a_replica_that_failed_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-def test_a_proposal_that_is_not_taken_is_told(*, is_taken: bool) -> None:
+def test_a_proposal_that_the_group_refuses_is_reported(*, is_taken: bool) -> None:
     server = Server()
     server.lead()
     server.group.takes = is_taken

@@ -16,13 +16,15 @@ from penstock.errors import JetStreamApiError, MisuseError
 from penstock.jetstream.limits import (
     BACKOFFS_MAX,
     DESCRIPTION_MAX,
+    LEVEL_KEY,
     METADATA_MAX,
     NAME_MAX,
     SUBJECTS_MAX,
+    VERSION_KEY,
     EngineConfig,
     allows_replicas,
 )
-from penstock.jetstream.stream_config import LEVEL_KEY, REQUIRED_LEVEL_KEY, VERSION_KEY
+from penstock.jetstream.stream_config import REQUIRED_LEVEL_KEY
 from penstock.jetstream.subject_claims import bounded
 from penstock.kernels.routing.grammar import overlaps_any
 from penstock.protocol import error_codes as codes

@@ -317,6 +317,9 @@ class ClusterApi(ApiService):
     ) -> None:
         if response is None:
             return
+        if endpoint.verbs in self._led:  # no read can be confirmed while the leadership is handed over
+            self._report(endpoint, request, response, failed)
+            return
         if endpoint.verbs in self._meta and RESPONDERS[endpoint.verbs] in META_LED:
             group = self._cluster.find_group(self._account, request.args[0]) if request.args else None
             if endpoint.verbs != "CONSUMER.CREATE" or group is None or not group.is_serving:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.server.server_context import ServerContext
 
 TICK_S = 0.05
+KNOWN_NS = 2_000_000_000
 READS_NS = 250_000_000
 LOG_DIRECTORY = "_groups"
 STATE_DIRECTORY = "states"
@@ -95,6 +96,7 @@ class ClusterJetStream:
         self._is_scheduled = False
         self._is_closed = False
         self._monotonic = time.monotonic_ns
+        self._leads_since = 0
         self._reads_changed = False
         self._reads_at = 0  # when to look again which replicas are current
         self._timer: asyncio.TimerHandle | None = None
@@ -256,6 +258,7 @@ class ClusterJetStream:
     def meta_role_changed(self, *, leads: bool) -> None:
         self._leaving_tickets.clear()
         if leads and self.members is not None:
+            self._leads_since = self._monotonic()
             self._context.log.info("JetStream cluster: this server is the meta leader")
             for command in self.members.resume_work():
                 self.meta.propose(command)
@@ -412,8 +415,17 @@ class ClusterJetStream:
         return self.meta.propose(command)
 
     def confirm(self, done: Callable[[], object]) -> bool:
-        """See ClusterView."""
-        return self.meta.confirm(done)
+        """See ClusterView. A new leader waits a moment until the state knows the servers of its group."""
+        return self.meta.confirm(lambda: self._when_known(done))
+
+    def _when_known(self, done: Callable[[], object]) -> None:
+        group, peers = self.meta.group, self.meta.tables.peers
+        is_new = self.meta.is_serving and self._monotonic() - self._leads_since < KNOWN_NS
+        voters = group.membership.voters if group is not None else ()
+        if is_new and any(_peer_of(one) not in peers for one in voters):
+            self.later(int(TICK_S * 1e9), lambda: self._when_known(done))
+        else:
+            done()
 
     def later(self, delay_ns: int, call: Callable[[], object]) -> None:
         """See ClusterView."""

@@ -151,9 +151,10 @@ class MetaMembers:
         if not tables.cluster_id:
             return [FoundCluster(os.urandom(8).hex())]
         wanted: list[MetaCommand] = []
-        own = self._own_record()
-        if own is not None:
-            wanted.append(own)
+        for one in (self._own(), *self._watch.others):
+            record = set_peer_of(tables, one) if self._may_join(one) else None
+            if record is not None:
+                wanted.append(record)
         sights = self._sights(tables)
         if sights:
             wanted.append(ObservePeers(tuple(sights)))
