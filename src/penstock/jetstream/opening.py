@@ -36,7 +36,7 @@ log = logging.getLogger("penstock.jetstream")
 
 CONSUMER_WORK = 64 * 1024  # a consumer is opened, in the units of slices.py
 PART_WORK = 64 * 1024
-NOTED_REMOVALS = 8192  # messages removed before their notes are written: 1.5 ms at most
+REMOVALS_PER_WRITE = 8192  # messages removed before their tombstones are written: 1.5 ms at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +175,15 @@ class Opening:
 
 
 def _written(stream: StreamReplica, steps: Generator[int, None, None]) -> Generator[int, None, None]:
-    """Writes the notes of what the steps remove while they go on: those of a million messages take a tenth of
+    """Writes the tombstones of what the steps remove while they go on: a million of them take a tenth of
     a second."""
-    log, noted = stream.log, stream.log.messages
+    log, recorded = stream.log, stream.log.messages
     with stream.store.removing():
         for work in steps:
-            if noted - log.messages >= NOTED_REMOVALS:  # (its `removals` does not count those by acks)
+            if recorded - log.messages >= REMOVALS_PER_WRITE:  # (its `removals` does not count those by acks)
                 stream.store.write()
-                noted = log.messages
-            noted = max(noted, log.messages)
+                recorded = log.messages
+            recorded = max(recorded, log.messages)
             yield work
 
 

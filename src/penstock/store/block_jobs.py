@@ -260,8 +260,8 @@ class BlockJobs:
         self._writer.write_new()
         made = self._next_rewrite()
         if self._dropped:
-            # A rewritten block has no notes of messages whose blocks left the log: while such a file exists,
-            # a crash would bring them back.
+            # A rewritten block has no tombstones of messages whose blocks left the log: while such a file
+            # exists, a crash would bring them back.
             return any(number not in self._syncs.syncing for number in self._dropped)
         if made is not None:
             self._replace(made)

@@ -241,7 +241,7 @@ class BlockSyncs:
         # The list first: on disk without the tombstones it has no effect, but not the other way round.
         if self.distrusted:
             raise self._distrust()
-        if sync.erasures.noted:
+        if sync.erasures.recorded:
             self.sync_files([self._erasures.path])
         self.sync_files([block_path(self._directory, number) for number in sorted(sync.numbers)])
         if sync.names_changed:

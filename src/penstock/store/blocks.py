@@ -189,7 +189,7 @@ class BlockFiles:
 
     def _may_erase(self, patch: Patch) -> bool:
         """The record of the last message may be the only one with the stream's last time: a write that was
-        torn lost the note of it, and its removal was not confirmed."""
+        torn lost its tombstone, and its removal was not confirmed."""
         last = self._log.block_list()[-1].number
         return sequence_of(patch) < self._log.last_seq or notes_end(
             self._reader.read(last), self._log.last_seq

@@ -61,7 +61,7 @@ class Patch(NamedTuple):
 class Covered(NamedTuple):
     """What a sync covers: patches whose tombstones, and patches whose overwriting it makes durable."""
 
-    noted: list[Patch]
+    recorded: list[Patch]
     overwritten: list[Patch]
 
 
@@ -115,7 +115,7 @@ class Erasures:
     def waiting(self, number: int) -> list[Patch]:
         """What is not overwritten yet in a block's file."""
         groups = [self._unwritten, self._unsynced, self.ready.get(number, ())]
-        groups += (one.noted for one in self._in_sync)
+        groups += (one.recorded for one in self._in_sync)
         return [patch for patches in groups for patch in patches if patch.number == number]
 
     def take_ready(self, number: int) -> list[Patch]:
@@ -140,27 +140,27 @@ class Erasures:
         """The log rewrote a block: records of its file are no longer where patches until now say, and go with
         the file."""
         self._in_rewrites += self.ready.pop(number, [])
-        waiting = [self._unwritten, self._unsynced, *(one.noted for one in self._in_sync)]
+        waiting = [self._unwritten, self._unsynced, *(one.recorded for one in self._in_sync)]
         for patches in waiting:
             self._in_rewrites += [patch for patch in patches if patch.number == number]
             patches[:] = [patch for patch in patches if patch.number != number]
 
     def begin_sync(self, rewriting: Callable[[], set[int]]) -> Covered:
         """A sync begins. rewriting: gives the blocks that wait for a rewrite or are being rewritten."""
-        noted, self._unsynced = self._unsynced, []
+        recorded, self._unsynced = self._unsynced, []
         gone, self._overwritten = self._overwritten, []
         if self._in_rewrites:
             numbers = rewriting()
             gone += [patch for patch in self._in_rewrites if patch.number not in numbers]
             self._in_rewrites = [patch for patch in self._in_rewrites if patch.number in numbers]
-        covered = Covered(noted, gone)
+        covered = Covered(recorded, gone)
         self._in_sync.append(covered)
         return covered
 
     def sync_succeeded(self, covered: Covered) -> None:
         """A sync ended."""
         self._end(covered)
-        self.put_back(covered.noted)
+        self.put_back(covered.recorded)
         for patch in covered.overwritten:
             self._listed.pop(patch.entry, None)
         if not covered.overwritten:
@@ -171,7 +171,7 @@ class Erasures:
     def sync_failed(self, covered: Covered) -> None:
         """A sync failed. The system may have dropped the list's bytes: it is written again."""
         self._end(covered)
-        self._unsynced = covered.noted + self._unsynced
+        self._unsynced = covered.recorded + self._unsynced
         self._overwritten = covered.overwritten + self._overwritten
         self._write_again()
 
@@ -205,8 +205,8 @@ class Erasures:
             digest, number, offset, seq, subject, header, payload = _ENTRY.unpack_from(data, at)
             if digest != xxh64_digest(data[at + _HASH.size : at + _ENTRY.size]):
                 continue  # torn: the process or the machine died while it was written
-            note = encode(seq, seq, bytes(subject), bytes(header), bytes(payload), _REMOVED)
-            found.append(Patch(number, offset, note, data[at : at + _ENTRY.size]))
+            tombstone = encode(seq, seq, bytes(subject), bytes(header), bytes(payload), _REMOVED)
+            found.append(Patch(number, offset, tombstone, data[at : at + _ENTRY.size]))
         return found
 
     def resume(self, patches: list[Patch], rewriting: list[Patch]) -> None:
@@ -221,9 +221,9 @@ class Erasures:
 
 def sequence_of(patch: Patch) -> int:
     """The sequence of the message that a patch overwrites."""
-    note = RecordReader(patch.data).next()
-    assert isinstance(note, tuple), note
-    return note[1]
+    tombstone = RecordReader(patch.data).next()
+    assert isinstance(tombstone, tuple), tombstone
+    return tombstone[1]
 
 
 def find_records(data: memoryview, patches: list[Patch]) -> list[Patch] | None:
@@ -248,7 +248,7 @@ def find_records(data: memoryview, patches: list[Patch]) -> list[Patch] | None:
 
 
 def notes_end(data: memoryview, seq: int) -> bool:
-    """Whether a block notes that the log reaches at least a sequence, with its time."""
+    """Whether a block records that the log reaches at least a sequence, with its time."""
     return any(
         not isinstance(record, Corrupt) and record[0] == _FLOOR and record[2] >= seq
         for _, record in read_records(data)
@@ -284,17 +284,17 @@ def _start(record: memoryview | bytes) -> tuple[int, int]:
 
 
 def _fits(record: tuple[int, int, int, bytes, bytes, bytes], patch: Patch) -> bool:
-    note = RecordReader(patch.data).next()
+    tombstone = RecordReader(patch.data).next()
     return (
-        isinstance(note, tuple)
-        and note[1] == record[1]
-        and [len(part) for part in note[3:]] == [len(part) for part in record[3:]]
+        isinstance(tombstone, tuple)
+        and tombstone[1] == record[1]
+        and [len(part) for part in tombstone[3:]] == [len(part) for part in record[3:]]
     )
 
 
 def _entry(number: int, offset: int, data: bytes) -> bytes:
-    note = RecordReader(data).next()
-    if not isinstance(note, tuple):
-        raise StoreError(f"not a tombstone: {note!r}")
-    body = _ENTRY.pack(0, number, offset, note[1], *(len(part) for part in note[3:]))[_HASH.size :]
+    tombstone = RecordReader(data).next()
+    if not isinstance(tombstone, tuple):
+        raise StoreError(f"not a tombstone: {tombstone!r}")
+    body = _ENTRY.pack(0, number, offset, tombstone[1], *(len(part) for part in tombstone[3:]))[_HASH.size :]
     return _HASH.pack(xxh64_digest(body)) + body

@@ -25,7 +25,7 @@ from penstock.store.interface import ConsumerStore, StreamStore
 JOURNAL_MAX = 256 * 1024  # bytes of records after which one replaces all
 
 
-class Note(msgspec.Struct, frozen=True, array_like=True):
+class PositionRecord(msgspec.Struct, frozen=True, array_like=True):
     """last_seq: the stream's last sequence at the time. sources: index name -> (sequence, identity) of the
     origin."""
 
@@ -39,8 +39,8 @@ class SourcePositions:
     def __init__(self, store: StreamStore) -> None:
         self._store = store
         self._journal: ConsumerStore | None = None
-        self._noted: dict[str, tuple[int, str]] = {}  # as the journal has it
-        self._noted_seq = 0  # the stream's last sequence then
+        self._recorded: dict[str, tuple[int, str]] = {}  # as the journal has it
+        self._recorded_seq = 0  # the stream's last sequence then
         self._left: dict[str, tuple[int, str]] = {}  # of sources that it no longer has, until recorded
 
     def note(self, source_states: Iterable[SourceState], log: StreamLog) -> None:
@@ -48,19 +48,21 @@ class SourcePositions:
         moved = {
             one.index_name: (one.seq, one.ident)
             for one in source_states
-            if one.seq and self._noted.get(one.index_name) != (one.seq, one.ident)
+            if one.seq and self._recorded.get(one.index_name) != (one.seq, one.ident)
         }
         moved = {**self._left, **moved}
         if moved:
             journal = self._open()
-            self._noted.update(moved)
-            self._noted_seq = log.last_seq
-            journal.append(msgspec.json.encode(Note(log.last_seq, moved)))
+            self._recorded.update(moved)
+            self._recorded_seq = log.last_seq
+            journal.append(msgspec.json.encode(PositionRecord(log.last_seq, moved)))
             self._left.clear()
         if self._journal is not None:
             self._journal.write()
             if self._journal.journal_bytes > JOURNAL_MAX:
-                self._journal.start_snapshot(msgspec.json.encode(Note(log.last_seq, self._noted)))
+                self._journal.start_snapshot(
+                    msgspec.json.encode(PositionRecord(log.last_seq, self._recorded))
+                )
 
     def leave(self, source_states: Iterable[SourceState]) -> None:
         """Handles sources that an update removed. The next record must have their positions: it moves the
@@ -96,8 +98,8 @@ class SourcePositions:
         their removal. The next record must have those positions too, see leave().
         """
         self.prepare(log)
-        known = dict(self._noted)
-        for found in scan_headers(log, headers.STREAM_SOURCE, self._noted_seq + 1):
+        known = dict(self._recorded)
+        for found in scan_headers(log, headers.STREAM_SOURCE, self._recorded_seq + 1):
             for _, _, value in found:
                 name, seq, ident = read_header(value)
                 if name:
@@ -108,7 +110,7 @@ class SourcePositions:
         self._left.update(
             (name, position)
             for name, position in known.items()
-            if name not in present and position != self._noted.get(name)
+            if name not in present and position != self._recorded.get(name)
         )
         return known
 
@@ -116,13 +118,13 @@ class SourcePositions:
         journal = self._store.open_positions()
         state, entries = journal.load()
         for text in [*([state] if state is not None else ()), *entries]:
-            note = msgspec.json.decode(text, type=Note)
-            if note.last_seq > log.last_seq:
+            record = msgspec.json.decode(text, type=PositionRecord)
+            if record.last_seq > log.last_seq:
                 # A power failure removed the messages that it covers; it must never count again. Without the
                 # sync, another power failure could restore it, when other messages have these sequences.
-                journal.snapshot(msgspec.json.encode(Note(self._noted_seq, self._noted)))
+                journal.snapshot(msgspec.json.encode(PositionRecord(self._recorded_seq, self._recorded)))
                 journal.sync()
                 break
-            self._noted.update(note.sources)
-            self._noted_seq = note.last_seq
+            self._recorded.update(record.sources)
+            self._recorded_seq = record.last_seq
         return journal

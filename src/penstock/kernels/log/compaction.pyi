@@ -7,7 +7,8 @@ def compact(log: StreamLog, most: int = 1) -> list[tuple[MessageBlock | None, li
     """Rewrites up to `most` closed blocks of which more than half is unused.
 
     Returns for each the block that replaces its file (None: nothing is left of it) and the numbers
-    of the blocks whose files may be deleted after that. Write the open block first: it may have new notes.
+    of the blocks whose files may be deleted after that. Write the open block first: it may have
+    new tombstones.
     """
 
 def rewrite_block(log: StreamLog, number: int) -> list[tuple[MessageBlock | None, list[int]]]:

@@ -116,7 +116,7 @@ cdef object rewrite(StreamLog log, MessageBlock block):
     for source in log.blocks[low:high]:
         replaced = max(replaced, max(source.number, source.replaces_upto))
     if log.durable and replaced > made.number:
-        made.note(KIND_REPLACES, made.number, replaced, 0)
+        made.append_tombstone(KIND_REPLACES, made.number, replaced, 0)
     for source in log.blocks[low:high]:
         copy_live(log, source, made)
     made.closed = True
@@ -150,13 +150,13 @@ cdef int carry_tombstones(StreamLog log, MessageBlock block) except -1:
     if not log.durable:
         return 0
     needed = [pair for pair in block.removed if tombstone_needed(log, block, pair[0], pair[1])]
-    if (needed or block.floor >= log.noted_floor) and log.tail is None:
+    if (needed or block.floor >= log.recorded_floor) and log.tail is None:
         log._roll()
     for low, high in needed:
-        log.tail.note(KIND_REMOVED, low, high, 0)
-    if block.floor and block.floor >= log.noted_floor:
-        log.tail.note(KIND_FLOOR, log.first_seq, log.last_seq, log.last_ts)
-        log.noted_floor = log.first_seq
+        log.tail.append_tombstone(KIND_REMOVED, low, high, 0)
+    if block.floor and block.floor >= log.recorded_floor:
+        log.tail.append_tombstone(KIND_FLOOR, log.first_seq, log.last_seq, log.last_ts)
+        log.recorded_floor = log.first_seq
     return 0
 
 

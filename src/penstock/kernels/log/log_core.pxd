@@ -43,7 +43,7 @@ cdef class LogCore:
     cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep, uint64_t most) except? 0
 
     cdef readonly size_t block_size         # a block is closed before it would grow beyond this
-    cdef readonly bint durable              # removals are noted in the blocks
+    cdef readonly bint durable              # removals are recorded in the blocks
     cdef readonly uint64_t lost             # messages whose records were damaged
     cdef list blocks                        # MessageBlock, in order of sequence
     cdef MessageBlock tail                  # the open block; None before the first
@@ -62,14 +62,14 @@ cdef class LogCore:
     cdef set _superseded                    # dropped blocks with messages whose successors aren't written yet
     cdef list sparse                        # closed blocks that may need a rewrite (compaction)
     cdef readonly uint64_t rewrites         # blocks rewritten or dropped
-    cdef uint64_t tombstones_checked_at          # `rewrites` at the last check of notes
+    cdef uint64_t tombstones_checked_at          # `rewrites` at the last check of tombstones
     cdef uint64_t next_number
-    cdef uint64_t noted_floor
+    cdef uint64_t recorded_floor
     cdef uint64_t written_floor             # the first sequence when everything was written
-    cdef uint64_t* ranges                   # removed ranges not noted yet: pairs of first, last
+    cdef uint64_t* ranges                   # removed ranges without a tombstone yet: pairs of first, last
     cdef size_t range_count, range_capacity
     cdef bint in_batch                      # between begin_batch() and end_batch(): appends stay in one block
-    cdef size_t batch_at                    # offset of its note in the open block
+    cdef size_t batch_at                    # offset of its head in the open block
     cdef uint64_t batch_first               # its first sequence
     cdef Hint hints[HINTS]
 
@@ -104,8 +104,8 @@ cdef class LogCore:
     cdef int _discard(self, size_t i) except -1
     cdef int _detach(self, MessageBlock block) except -1
     cdef int _queue_if_sparse(self, MessageBlock block) except -1
-    cdef int _remove(self, uint64_t seq, bint noted, bint secure) except -1
+    cdef int _remove(self, uint64_t seq, bint recorded, bint secure) except -1
     cdef int _overwrite(self, MessageBlock block, size_t at, const Record* r) except -1
     cdef int _advance_first(self) except -1
     cdef int _drop_heads(self) except -1
-    cdef int _note_range(self, uint64_t seq) except -1
+    cdef int _record_range(self, uint64_t seq) except -1

@@ -4,7 +4,7 @@ Every sequence has an entry in its block; entries of one subject are linked forw
 of one subject goes from message to message. The chain may include removed messages; from a subject's first live
 message it always includes all live ones up to the last.
 
-Removals are recorded as notes in the open block (durable logs): a range of removed sequences, or
+Removals are recorded as tombstones in the open block (durable logs): a range of removed sequences, or
 the floor below which everything was removed. Each block begins with the last written floor and the last
 sequence at that time, so that older blocks can be deleted without losing this information.
 
@@ -103,8 +103,8 @@ cdef class LogCore:
         if self.durable:
             # Not the current floor: messages below it may have been replaced by others in later blocks,
             # or in a block that was dropped unwritten. flush_tombstones() writes it after all of them.
-            block.note(KIND_FLOOR, self.written_floor, self.last_seq, self.last_ts)
-            self.noted_floor = self.written_floor
+            block.append_tombstone(KIND_FLOOR, self.written_floor, self.last_seq, self.last_ts)
+            self.recorded_floor = self.written_floor
         if self.tail is not None:
             self.tail.closed = True
             if self.durable:
@@ -167,7 +167,7 @@ cdef class LogCore:
         self.last_ts = ts
         if self.messages == 0:
             self.first_seq = self.last_seq + 1
-        self.noted_floor = 0                # forces a note: the sequence must be durable
+        self.recorded_floor = 0                # forces a tombstone: the sequence must be durable
         return self.last_seq
 
     cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1:
@@ -298,7 +298,7 @@ cdef class LogCore:
     cdef int _count_lost(self, MessageBlock block, size_t at, int status) except -1:
         """Removes the unreadable message at `at`, and all others of its block, from the counters.
 
-        The sizes of unreadable records are unknown: between two records there may also be notes, or removed
+        The sizes of unreadable records are unknown: between two records there may also be tombstones, or removed
         records. Guesses would make the counters drift and wrap, and limits would then remove readable messages.
         Therefore the whole block is checked and its bytes are counted again.
 
@@ -490,7 +490,7 @@ cdef class LogCore:
 
     # ------------------------------------------------------------------ removal
 
-    cdef int _note_range(self, uint64_t seq) except -1:
+    cdef int _record_range(self, uint64_t seq) except -1:
         cdef size_t wanted
         cdef uint64_t* p
         if self.range_count and self.ranges[2 * self.range_count - 1] + 1 == seq:
@@ -508,8 +508,8 @@ cdef class LogCore:
         self.range_count += 1
         return 0
 
-    cdef int _remove(self, uint64_t seq, bint noted, bint secure) except -1:
-        """Removes one live message: 1, or 0 when there is none. `noted`: record a note for the store."""
+    cdef int _remove(self, uint64_t seq, bint recorded, bint secure) except -1:
+        """Removes one live message: 1, or 0 when there is none. `recorded`: record a tombstone for the store."""
         cdef MessageBlock block = self._seek(seq)
         cdef Py_ssize_t at
         cdef Record r
@@ -524,8 +524,8 @@ cdef class LogCore:
         if status != RECORD_OK:
             self._lose(block, at, status)
             return 1
-        if noted and self.durable and (secure or seq != self.first_seq):
-            self._note_range(seq)
+        if recorded and self.durable and (secure or seq != self.first_seq):
+            self._record_range(seq)
         s = self.state.find(r.subject, r.subject_len)
         # Counters that wrap would make limits remove everything.
         assert block.live > 0 and block.live_bytes >= r.size and self.messages > 0
@@ -595,23 +595,23 @@ cdef class LogCore:
         return last
 
     cdef int _overwrite(self, MessageBlock block, size_t at, const Record* r) except -1:
-        """Overwrites a record with a removal note of the same size, so that none of its bytes remain."""
+        """Overwrites a record with a tombstone of the same size, so that none of its bytes remain."""
         cdef uint32_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET
         cdef bytes blank = bytes(r.size)
-        cdef bytes note = PyBytes_FromStringAndSize(NULL, r.size)
+        cdef bytes tombstone = PyBytes_FromStringAndSize(NULL, r.size)
         cdef uint64_t seq = r.seq
         assert offset + r.size <= block.size
-        encode_record(<char*>note, r.size, KIND_REMOVED, seq, <int64_t>seq, <const char*>blank, r.subject_len,
+        encode_record(<char*>tombstone, r.size, KIND_REMOVED, seq, <int64_t>seq, <const char*>blank, r.subject_len,
                       <const char*>blank, r.header_len, r.body_len)
         if not block.borrowed:
-            memcpy(block.data + offset, <const char*>note, r.size)
+            memcpy(block.data + offset, <const char*>tombstone, r.size)
         elif block in self.loaded:
             self._unload(block)
         else:
             block.release()
         if self.durable:
-            self._patches.append((block.number, offset, note))
-            self.noted_floor = 0  # the log's last sequence and timestamp may come from this record: note them
+            self._patches.append((block.number, offset, tombstone))
+            self.recorded_floor = 0  # the log's last sequence and timestamp come from this record: record them
         block.entries[at].offset |= <uint32_t>ENTRY_DEAD
         return 0
 
@@ -651,8 +651,8 @@ cdef class LogCore:
             self._dropped.append(block.number)
             if block.superseded_at > self.written_seq:
                 self._superseded.add(block.number)
-            if block.floor >= self.noted_floor:
-                self.noted_floor = 0        # it may have had the only note of the floor
+            if block.floor >= self.recorded_floor:
+                self.recorded_floor = 0        # it may have had the only tombstone with the floor
         self.rewrites += 1
         return self._detach(block)
 

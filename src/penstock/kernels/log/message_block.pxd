@@ -15,7 +15,7 @@ cdef enum:
     NEXT_FAR = 0xFFFFFFFF       # there is a next message, further away than a delta can express
 
 cdef enum:
-    BATCH_NOTE_SIZE = 38        # of the note before a batch: an empty record and the size of what follows
+    BATCH_HEAD_SIZE = 38        # of the head of a batch: an empty record and the size of what follows
 
 cdef class MessageBlock:
     cdef readonly uint64_t number           # its file's number
@@ -40,12 +40,12 @@ cdef class MessageBlock:
     cdef public bint replaces               # its file still has the bytes before a rewrite
     cdef bint queued                        # for compaction
     cdef uint64_t superseded_at             # last sequence when a publish replaced one of its messages
-    # The notes in the block: removed ranges, floor and least last sequence.
+    # The tombstones in the block: removed ranges, floor and least last sequence.
     cdef list removed
     cdef readonly list skipped_offsets      # offsets of bad records between good ones
     cdef readonly uint64_t floor, last_at_least
     cdef readonly uint64_t replaces_upto    # it replaces the blocks up to this number; 0 = only itself
-    cdef readonly int64_t noted_ts          # timestamp of the last message when the floor was noted
+    cdef readonly int64_t recorded_ts          # timestamp of the last message when the floor was recorded
     cdef size_t farthest                    # highest offset in the index it was read from
     cdef bytes subject_rows                 # subjects of a block read from its index, until the log has merged them
     cdef Py_ssize_t views                   # exported memoryviews; while there are any, the bytes must not move
@@ -62,11 +62,11 @@ cdef class MessageBlock:
     cdef int _reserve_entry(self) except -1
     cdef int _skip_to(self, uint64_t seq) except -1
     cdef int _remember(self, int kind, const Record* r) except -1
-    # Appends a note: a removed range (seq..last), the floor seq with the last sequence and its timestamp, or
+    # Appends a tombstone: a removed range (seq..last), the floor seq with the last sequence and its timestamp, or
     # the block numbers seq..last that this block replaces.
-    cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1
-    # Writes the note of a batch at an offset with BATCH_NOTE_SIZE reserved bytes.
-    cdef int note_batch(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1
+    cdef int append_tombstone(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1
+    # Writes the head of a batch at an offset with BATCH_HEAD_SIZE reserved bytes.
+    cdef int write_batch_head(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1
     cdef void release(self) noexcept
     # Does it contain only live messages?
     cdef bint clean(self) noexcept

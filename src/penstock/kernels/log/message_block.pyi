@@ -43,8 +43,8 @@ class MessageBlock:
         """The input of from_index(); the block must be closed and resident. The size and the last 8 bytes of
         the file (little endian) identify the file.
 
-        The index omits removed messages. Export it only when the notes of their removals are written:
-        otherwise a crash could remove messages without a stored note or successor.
+        The index omits removed messages. Export it only when the tombstones of their removals are written:
+        otherwise a crash could remove messages without a stored tombstone or successor.
         """
 
     @staticmethod

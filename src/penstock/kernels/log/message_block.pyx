@@ -261,10 +261,10 @@ cdef class MessageBlock:
     cdef uint64_t seq_at(self, size_t index) noexcept:
         return self.first_seq + (index if self.seqs == NULL else self.seqs[index])
 
-    cdef int note(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1:
+    cdef int append_tombstone(self, int kind, uint64_t seq, uint64_t last, int64_t last_ts) except -1:
         cdef Record r
         cdef size_t size
-        assert not self.closed                      # the index of a closed block would not have the note
+        assert not self.closed                      # the index of a closed block would lack it
         assert kind != KIND_REMOVED or 0 < seq <= last
         r.seq = seq
         r.ts = <int64_t>last
@@ -276,11 +276,11 @@ cdef class MessageBlock:
         assert self.written < self.size <= self.capacity
         return self._remember(kind, &r)
 
-    cdef int note_batch(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1:
-        # The note covers exactly the bytes after it. A reserved note that was written already would stay empty.
+    cdef int write_batch_head(self, size_t offset, uint64_t first, uint64_t last, uint64_t size) except -1:
+        # The head covers exactly the bytes after it. A reserved head that was written already would stay empty.
         assert not self.closed and self.written <= offset
-        assert offset + BATCH_NOTE_SIZE + size == self.size <= self.capacity and first <= last
-        encode_record(self.data + offset, BATCH_NOTE_SIZE, KIND_BATCH, first, <int64_t>last, NULL, 0,
+        assert offset + BATCH_HEAD_SIZE + size == self.size <= self.capacity and first <= last
+        encode_record(self.data + offset, BATCH_HEAD_SIZE, KIND_BATCH, first, <int64_t>last, NULL, 0,
                       <const char*>&size, 0, sizeof(size))
         return 0
 
@@ -297,8 +297,8 @@ cdef class MessageBlock:
             self.floor = r.seq
         if <uint64_t>r.ts >= self.last_at_least:
             self.last_at_least = <uint64_t>r.ts
-            if r.body_len == sizeof(self.noted_ts):
-                memcpy(&self.noted_ts, r.body, sizeof(self.noted_ts))
+            if r.body_len == sizeof(self.recorded_ts):
+                memcpy(&self.recorded_ts, r.body, sizeof(self.recorded_ts))
         return 0
 
     cdef void release(self) noexcept:
@@ -348,7 +348,7 @@ cdef class MessageBlock:
         return self.size, WHY.get(status, f"its sequence does not follow {self.last_seq}")
 
     cdef int _fill(self, size_t n) except -2:
-        """Reads entries and notes from the first n bytes: RECORD_END, or the status of the first bad record,
+        """Reads entries and tombstones from the first n bytes: RECORD_END, or the status of the first bad record,
         -1 for an impossible sequence."""
         cdef Record r
         cdef int kind = 0, status
@@ -403,7 +403,7 @@ cdef class MessageBlock:
                 return found if state == BATCH_WHOLE else 0
 
     cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept:
-        """Is a part of the batch after the note `r`, which is at `size`, missing? A crash during a write
+        """Is a part of the batch after the head `r`, which is at `size`, missing? A crash during a write
         leaves such a batch, with no valid record after it.
 
         A damaged message that later records follow is lost alone: its batch was acked long ago. Without
@@ -415,7 +415,7 @@ cdef class MessageBlock:
         return state == BATCH_TORN or (state == BATCH_DAMAGED and self._next_good(at, n) == 0)
 
     cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept:
-        """The BatchState of the batch of note `r`, which begins at `at`; sets `at` to its end."""
+        """The BatchState of the batch with head `r`, which begins at `at`; sets `at` to its end."""
         cdef Record member
         cdef int kind = 0, status, state = BATCH_WHOLE
         cdef size_t end
@@ -456,7 +456,7 @@ cdef class MessageBlock:
         parts.append(self._subject_table())
         head = HEAD.pack(
             INDEX_MAGIC, self.number, self.size, file_size, file_tail, self.first_seq, self.last_seq, self.first_ts,
-            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.noted_ts,
+            self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.recorded_ts,
             self.replaces_upto, self.count, len(self.removed), self.seqs != NULL,
         )
         body = head + b"".join(parts)
@@ -531,7 +531,7 @@ cdef class MessageBlock:
         if DIGEST.unpack_from(index, n - DIGEST.size)[0] != xxh64(p, n - DIGEST.size, 0):
             raise ValueError("its hash does not match its bytes")
         (magic, of_number, size, of_size, of_tail, first_seq, last_seq, first_ts, last_ts, live, live_bytes, floor,
-         last_at_least, noted_ts, replaces_upto, count, removed, sparse) = HEAD.unpack_from(index)
+         last_at_least, recorded_ts, replaces_upto, count, removed, sparse) = HEAD.unpack_from(index)
         if magic != INDEX_MAGIC:
             raise ValueError("it has another format")
         if of_number != number or of_size != file_size or of_tail != file_tail:
@@ -556,7 +556,7 @@ cdef class MessageBlock:
         block.live_bytes = live_bytes
         block.floor = floor
         block.last_at_least = last_at_least
-        block.noted_ts = noted_ts
+        block.recorded_ts = recorded_ts
         block.replaces_upto = replaces_upto
         block.size = block.written = size
         block.reach = last_seq

@@ -318,7 +318,7 @@ cdef enum:
 
 
 cdef inline size_t room_of(MessageBlock block, size_t at) noexcept:
-    """Bytes from an entry's record to the next one: the record, and possibly notes after it. 0: unknown."""
+    """Bytes from an entry's record to the next one: the record, and possibly tombstones after it. 0: unknown."""
     cdef size_t offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET, end
     at += 1
     while at < block.count and block.entries[at].offset == <uint32_t>ENTRY_NONE:

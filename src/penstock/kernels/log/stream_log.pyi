@@ -161,14 +161,14 @@ class StreamLog(LogCore):
     # --- for the store
     def block_list(self) -> list[MessageBlock]: ...
     def flush_tombstones(self) -> bool:
-        """Notes removals in the open block; call before unwritten(). Were there any?"""
+        """Records removals in the open block; call before unwritten(). Were there any?"""
 
     def unwritten(self) -> list[MessageBlock]:
         """Blocks with bytes past their `written`, in the order to write them."""
 
     @property
     def is_written(self) -> bool:
-        """Was everything passed to the operating system, including notes of removals?"""
+        """Was everything passed to the operating system, including tombstones?"""
 
     def take_closed(self) -> list[MessageBlock]:
         """Blocks closed since the last call, whose index has to be written."""
@@ -177,7 +177,7 @@ class StreamLog(LogCore):
         """Numbers of blocks dropped since the last call: their files may be deleted after the next write."""
 
     def all_written(self) -> None:
-        """Notes that the store has passed everything to the operating system."""
+        """Takes notice that the store has passed everything to the operating system."""
 
     def superseded_blocks(self) -> set[int]:
         """Numbers of dropped blocks whose messages were replaced by messages that aren't written yet: their
@@ -188,7 +188,7 @@ class StreamLog(LogCore):
         """(block number, offset, bytes) of secure removals since the last call."""
 
     def mark_stored(self, block: MessageBlock) -> None:
-        """Notes that a closed block is on disk: its bytes may be released."""
+        """Takes notice that a closed block is on disk: its bytes may be released."""
 
     def ensure_loaded(self, block: MessageBlock) -> None:
         """Loads the bytes of a closed block, which stay in memory until others are loaded."""

@@ -10,7 +10,7 @@ from libc.string cimport memset
 from penstock.kernels.log.subject_chains cimport count_many, merge_rows, merge_subject, sum_counts
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
 from penstock.kernels.log.message_block cimport (
-    BATCH_NOTE_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock,
+    BATCH_HEAD_SIZE, ENTRY_DEAD, ENTRY_NONE, SPAN_MAX, MessageBlock,
 )
 from penstock.kernels.log.records cimport KIND_FLOOR, KIND_REMOVED, RECORD_OK, Record, cost_of
 from penstock.kernels.wire.sinks cimport Message
@@ -103,7 +103,7 @@ cdef class StreamLog(LogCore):
             return
         if size > BATCH_SIZE_MAX:
             raise ValueError(f"a batch of {size} bytes can't be stored as one: it has {BATCH_SIZE_MAX} at most")
-        size += BATCH_NOTE_SIZE
+        size += BATCH_HEAD_SIZE
         if block is None or (block.count and (
             block.size + size > self.block_size
             or self.last_seq + count - block.first_seq > <uint64_t>SPAN_MAX
@@ -114,21 +114,21 @@ cdef class StreamLog(LogCore):
         self.in_batch = True
         self.batch_at = block.size
         self.batch_first = self.last_seq + 1
-        block.size += BATCH_NOTE_SIZE       # end_batch writes it: nothing can read the block meanwhile
+        block.size += BATCH_HEAD_SIZE       # end_batch writes it: nothing can read the block meanwhile
 
     def end_batch(self):
-        """Completes the batch: writes the note before it, without which recovery discards the batch."""
+        """Completes the batch: writes the head before it, without which recovery discards the batch."""
         cdef MessageBlock block = self.tail
         cdef size_t size
         if not self.in_batch:
             return
         self.in_batch = False
-        assert block.size >= self.batch_at + BATCH_NOTE_SIZE
-        size = block.size - self.batch_at - BATCH_NOTE_SIZE
+        assert block.size >= self.batch_at + BATCH_HEAD_SIZE
+        size = block.size - self.batch_at - BATCH_HEAD_SIZE
         if size == 0:
             block.size = self.batch_at      # the batch stored no message
         else:
-            block.note_batch(self.batch_at, self.batch_first, block.last_seq, size)
+            block.write_batch_head(self.batch_at, self.batch_first, block.last_seq, size)
 
     cdef StoredRecord _stored(self, uint64_t seq):
         cdef Record r
@@ -415,7 +415,7 @@ cdef class StreamLog(LogCore):
             middle = (low + high) // 2
             probe = middle
             while probe < high and not (<MessageBlock>self.blocks[probe]).count:
-                probe += 1                  # a block with only notes has no times
+                probe += 1                  # a block with only tombstones has no times
             if probe == high:
                 high = middle
             elif (<MessageBlock>self.blocks[probe]).last_ts < ts:
@@ -479,25 +479,25 @@ cdef class StreamLog(LogCore):
         return list(self.blocks)
 
     def flush_tombstones(self):
-        """Writes notes of removals to the open block, so that the next write includes them."""
+        """Writes tombstones of removals to the open block, so that the next write includes them."""
         cdef size_t i
         cdef uint64_t low, high
-        if not self.durable or (self.range_count == 0 and self.first_seq <= self.noted_floor):
+        if not self.durable or (self.range_count == 0 and self.first_seq <= self.recorded_floor):
             return False
-        # Recovery reads the bytes after a batch's note as its messages, so a note between them would break it.
+        # Recovery reads the bytes after a batch's head as its messages, so a tombstone between them would break it.
         assert not self.in_batch
         if self.tail is None or self.tail.size > self.block_size or len(self.tail.removed) > TOMBSTONES_MAX:
-            self._roll()                # (notes alone may fill a block too)
+            self._roll()                # (tombstones alone may fill a block too)
         self._join_ranges()
         for i in range(self.range_count):
             low = self.ranges[2 * i]
             high = self.ranges[2 * i + 1]
             if high >= self.first_seq:
-                self.tail.note(KIND_REMOVED, low if low > self.first_seq else self.first_seq, high, 0)
+                self.tail.append_tombstone(KIND_REMOVED, low if low > self.first_seq else self.first_seq, high, 0)
         self.range_count = 0
-        if self.first_seq > self.noted_floor:
-            self.tail.note(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
-            self.noted_floor = self.first_seq
+        if self.first_seq > self.recorded_floor:
+            self.tail.append_tombstone(KIND_FLOOR, self.first_seq, self.last_seq, self.last_ts)
+            self.recorded_floor = self.first_seq
         assert self.tail.written <= self.tail.size
         return True
 
@@ -535,8 +535,8 @@ cdef class StreamLog(LogCore):
 
     @property
     def is_written(self):
-        """Was everything passed to the operating system, including notes of removals?"""
-        return self.range_count == 0 and self.first_seq <= self.noted_floor and not self.unwritten()
+        """Was everything passed to the operating system, including tombstones?"""
+        return self.range_count == 0 and self.first_seq <= self.recorded_floor and not self.unwritten()
 
     def take_closed(self):
         """Returns the closed blocks whose index isn't on disk yet, and removes them from the list: the store is
@@ -552,7 +552,7 @@ cdef class StreamLog(LogCore):
         return dropped
 
     def all_written(self):
-        """Notes that everything was passed to the operating system, including notes of removals."""
+        """Takes notice that everything was passed to the operating system, including tombstones."""
         # The files of replaced messages are deleted from now on, so a bug must not move either number back.
         assert not self.in_batch
         assert self.written_seq <= self.last_seq and self.written_floor <= self.first_seq
@@ -572,7 +572,7 @@ cdef class StreamLog(LogCore):
         return patches
 
     def mark_stored(self, MessageBlock block not None):
-        """Notes that the block and its index are on disk: its bytes need not stay in memory."""
+        """Takes notice that the block and its index are on disk: its bytes need not stay in memory."""
         if self.load_block is None or not block.closed or block.data == NULL:
             return
         assert block.written == block.size and not block.replaces   # its bytes can be loaded again
@@ -617,13 +617,13 @@ cdef class StreamLog(LogCore):
             floor = max(floor, block.floor)
             last = max(last, max(block.last_at_least, block.last_seq))
             for _low, high in block.removed:
-                # A message can be removed before it is written: then only the note has its sequence. Reusing
-                # the sequence would remove another message by the same note at the next start.
+                # A message can be removed before it is written: then only the tombstone has its sequence. Reusing
+                # the sequence would remove another message by the same tombstone at the next start.
                 last = max(last, high)
             if block.count and block.last_seq >= block.last_at_least:
                 self.last_ts = block.last_ts
             elif block.last_at_least:       # otherwise its bytes were lost
-                self.last_ts = block.noted_ts
+                self.last_ts = block.recorded_ts
             kept.append(block)
             previous = block
         for block in kept:
@@ -650,13 +650,13 @@ cdef class StreamLog(LogCore):
             self.first_seq = max(floor, last + 1)
             self.last_seq = self.first_seq - 1
         self._drop_heads()
-        # The note with the last sequence must be in a block that is never dropped: the open one, if there is one.
-        self.noted_floor = 0
+        # The tombstone with the last sequence must be in a block that is never dropped: the open one, if there is one.
+        self.recorded_floor = 0
         if self.tail is not None:
-            self.noted_floor = self.tail.floor
+            self.recorded_floor = self.tail.floor
         else:
             for block in self.blocks:
-                self.noted_floor = max(self.noted_floor, block.floor)
+                self.recorded_floor = max(self.recorded_floor, block.floor)
         for block in self.blocks:
             if block.closed:
                 self._queue_if_sparse(block)
