@@ -7,7 +7,7 @@ deadlines change is in the engine's `PendingWork`.
 
 Ordering contracts:
 - apply before write before acknowledge: an ack leaves only after its record is with the operating system
-  (on the disk with sync_always).
+  (on the disk with `sync: always`).
 - deliver after write: a consumer never sees a message that a crash could take back.
 - API requests see every publish that arrived before them: their sinks run `apply` first.
 
@@ -184,7 +184,7 @@ class EngineTick:
             self._remove_settled(consumer)
 
     def write(self) -> None:
-        """Writes everything new to the operating system; with sync_always, starts the syncs."""
+        """Writes everything new to the operating system; with `sync: always`, starts the syncs."""
         self.routing.require_idle()
         try:
             self._commit.write()

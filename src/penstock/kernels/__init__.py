@@ -13,11 +13,11 @@ bytes of each message without a Python object.
     spark/      messages as Arrow columns, rows as frames
 
 Read first `wire/ingress.pyx` (a publish enters), then `ingest/ingest.pyx` (it is stored),
-`log/stream_log.pyx` (the log) and `consumer/pump.pyx` (it is delivered).
+`log/log_core.pyx` (the log, with `log/stream_log.pyx` for Python) and `consumer/pump.pyx` (it is delivered).
 
 Invariants:
-- Kernels do no IO, except that `wire/dispatch` sends on plain sockets and `log/record_reads` reads block
-  files in a POSIX thread.
+- Kernels do no IO, except that `wire/ingress` receives from plain sockets, `wire/dispatch` sends on them, and
+  `log/record_reads` reads block files in a POSIX thread.
 - Memory of a message belongs to the caller and is invalid after the call; a callee that keeps it copies it.
 - Nothing may change a log or an index while a kernel sends from its memory: the engine defers such requests.
 - Indices are checked in debug builds and never negative. Every allocation is checked, and an error leaves the

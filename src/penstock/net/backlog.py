@@ -82,9 +82,9 @@ class BacklogWatch:
 
     Args:
         loop: the event loop.
-            bounds: initial limits; see set_bounds().
-            flush_all: writes all out buffers with pending data; returns True when a receiver is congested.
-            trigger: ends the tick from within reads of these connections; None = they never end it.
+        bounds: initial limits; see set_bounds().
+        flush_all: writes all out buffers with pending data; returns True when a receiver is congested.
+        trigger: ends the tick from within reads of these connections; None = they never end it.
     """
 
     def __init__(

@@ -264,7 +264,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def flush(self) -> bool:
         """Writes the out buffer; returns True when the receiver is congested.
 
-        Called at the end of a tick with output, and within a tick when the buffer exceeds EAGER_BYTES.
+        Called at the end of a tick with output, and within a tick when the buffer exceeds
+        `BacklogWatch.eager_bytes`.
         """
         transport = self._transport
         if transport is None:

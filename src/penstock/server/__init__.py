@@ -4,7 +4,8 @@
 - `client_subscriptions`, `keep_alive`: SUB and UNSUB, and the pings, of a session.
 - `server_context`, `session_registry`: what parts take instead of the server object.
 - `jetstream_service`, `engines`, `disk_executor`: JetStream of all accounts and its background disk work.
-- `config`: options, the nats.conf parser and the directives. `reload`: applying a changed configuration.
+- `config`: options, the nats.conf parser and the directives. `reload`: applying a changed
+  configuration (SIGHUP: `cli/signals.py`).
 - `auth`: authentication by users, tokens, keys, certificates, operators and auth callout; permissions.
 - `accounts`: account registry, imported services.
 - `monitoring`: HTTP pages, metrics, the system account, message traces. `logging`: log lines and outputs.

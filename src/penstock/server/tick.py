@@ -3,7 +3,7 @@
     1. apply        streams store the publishes of the tick; consumers apply acks
     2. write        new records go to the operating system; with `sync: always` a sync starts in a thread
     3. acknowledge  pub acks go into out buffers, only of streams whose records are written and, with
-                    `sync: always`, synced; the others' leave when their sync ends (`EngineTick.synced`)
+                    `sync: always`, synced; the others' leave when their sync ends (`EngineTick.committed`)
     4. deliver      consumers deliver messages into out buffers, after the acks of the same messages
     5. flush        each connection with output writes once
 

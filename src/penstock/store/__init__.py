@@ -25,8 +25,9 @@ Read first `interface.py`: the contracts of a store, which `jetstream` depends o
 
 Invariants:
 - Every record has a checksum, which is verified when it is read.
-- Appended data is written in order, and a crash leaves a prefix of it. Recovery truncates the newest block at
-  its first bad record; in older blocks it skips bad records and reports them as lost.
+- Appended data is written in order. The death of the process leaves a prefix of it; a power failure can leave
+  holes. Recovery skips a bad record that good ones follow, and reports it as lost. Where nothing good
+  follows, the newest block is cut off, and an older one ends: what is missing up to the next block is lost.
 - Small files are replaced atomically: written under another name, synced, renamed.
 - A failed write raises StoreWriteError and is retried; the data stays in memory until then. A failed sync is
   never repeated on the same pages: they are written again first.

@@ -12,7 +12,8 @@ The parts, each with the ordering it keeps:
 - block_jobs.py finalises, removes, erases and rewrites closed blocks in the background.
 - block_erasing.py overwrites securely removed records in one file; erasures.py says when.
 
-write() itself does what it promises, but the overwriting, which follows the sync of the tombstones.
+write() does everything itself except the overwriting of secure removals, which follows the sync of their
+tombstones.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ written.
     consumer_subscriptions.py
                            routes acks to consumers, and notifies those that wait for messages
     pull_requests.py, push.py
-                           receivers: waiting pull requests, or a deliver subject with flow control
+                           receivers: waiting pull requests, or a deliver subject with flow control; their
+                           idle heartbeats
     ack_handler.py         acks other than plain ones, and confirmations
     redelivery.py          ack waits, backoff, NAK delays
     groups.py              priority groups and pins

@@ -169,7 +169,7 @@ class ConsumerReplica:
             self._floor_shown = None
 
     def write(self) -> None:
-        """Hands changes to the operating system. With sync_always, syncs them if confirmations depend on
+        """Hands changes to the operating system. With `sync: always`, syncs them if confirmations depend on
         them. Raises StoreWriteError."""
         if not self.closed:
             if not self.effects.unwritten and not self.dead_letters.unwritten:
@@ -387,7 +387,7 @@ class ConsumerReplica:
         self._floor_shown = None
         self._used_at = now
         self._ports.activate(self)
-        # With sync_always the response promises durability.
+        # With `sync: always` the response promises durability.
         self._recorder.write(sync=self._ports.config().sync_always)
         return seq
 

@@ -47,7 +47,7 @@ cdef extern from *:
     long long send_at_once(int fd, const char* p, size_t n) noexcept nogil
 
 cdef enum:
-    ALLOWED_MAX = 1024              # cached decisions of publish_check
+    ALLOWED_MAX = 1024              # cached decisions of may_receive
     MAPPED_MAX = 4096               # cached decisions of a SubjectMapper
     MAPPED_SIZE_MAX = 4096          # bytes of both subjects of a cached one: a transform can produce 32 KiB
     STALL_THRESHOLD = 8 << 20       # bytes

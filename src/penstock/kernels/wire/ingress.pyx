@@ -1,5 +1,5 @@
 # cython: auto_pickle=False
-"""The input half of a connection: from its read buffer to the router.
+"""The input half of a connection: from its read buffer to the router. ingress.pxd has the attributes.
 
 Invariants: nothing references a message after process() returned; while process() runs, the read buffer can't
 move, so that a service called from there may use other connections freely.
