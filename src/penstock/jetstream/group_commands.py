@@ -28,7 +28,8 @@ ENTRY_VERSION = 1
 PARKED = 1 << 62
 """The work of a step that waits for the group: slices.py runs the next one when something was committed."""
 BACKLOG_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of commands that wait to be proposed; above, publishes stay in the stream's sink."""
+"""Bytes of commands that wait to be proposed; above, publishes and copies stay in the stream's sink, and
+consumers deliver nothing. What is in flight is bounded by the group, which takes no more then."""
 
 _LENGTH = struct.Struct("<I")
 _VERSION = bytes([ENTRY_VERSION])
@@ -151,7 +152,7 @@ class GroupCommands:
 
     @property
     def is_full(self) -> bool:
-        """Whether further publishes have to wait where they are."""
+        """Whether further publishes and deliveries have to wait where they are."""
         return self._bytes > BACKLOG_BYTES_MAX
 
     @property

@@ -227,6 +227,21 @@ class ReplicatedStream:
     def _position(self) -> tuple[int, int, bytes]:
         return self.applied_index, self.applied_term, self.hash.value
 
+    def propose(self) -> bool:
+        """Proposes what was submitted. Returns False when the group does not take all of it now."""
+        was_full = self.commands.is_full
+        is_taken = self.commands.flush()
+        if was_full and not self.commands.is_full:
+            self._ports.pending.activate_all(self.stream)
+            self._submit_waiting()
+            self._ports.wake()
+        return is_taken
+
+    def _submit_waiting(self) -> None:
+        """Submits publishes and copies that waited because too much was not proposed, or in flight."""
+        if self.stream.has_input and not self.commands.is_full:
+            self.stream.apply_pending(self._ports.clock())
+
     # --- leading -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -251,8 +266,7 @@ class ReplicatedStream:
         ports.wake()
         if self.hash.is_due(self.applied_index):
             stream.apply(CheckState(self.applied_index, self.hash.value), stream.now)
-        if stream.has_input and not self.commands.is_full:
-            stream.apply_pending(ports.clock())  # they waited because too much was in flight
+        self._submit_waiting()
 
     def _step_down(self, *, ended: bool = False) -> None:
         stream, ports = self.stream, self._ports

@@ -173,7 +173,7 @@ class ReplicatedStreams:
         changed, self.changed = self.changed, {}
         for name in changed:
             replica = self._by_name.get(name)
-            if replica is not None and not replica.commands.flush():
+            if replica is not None and not replica.propose():
                 self.changed[name] = None
         self.retry_due = self._ports.clock() + RETRY_NS if self.changed else None
 

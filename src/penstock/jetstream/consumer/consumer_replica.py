@@ -202,8 +202,9 @@ class ConsumerReplica:
     def deliver(self, now: int, quantum: int) -> None:
         """Sends pending messages, at most `quantum`, so that others get their turn and the journal is
         written."""
-        if self.closed or self.is_driven:
-            return
+        group = self.stream.group
+        if self.closed or self.is_driven or (group is not None and group.is_full):
+            return  # a full group activates its consumers when it has room
         if self._paused:
             self.delivery.rest(now)
         elif self._late_sending is None or not self._late_sending.is_full:
