@@ -15,6 +15,7 @@ Rejected: numbers in the entries to recognize own ones (term and order already s
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -23,6 +24,10 @@ from typing import Any, NamedTuple, Protocol
 from penstock.errors import JetStreamApiError, LeadershipLostError, MalformedCommandError
 from penstock.jetstream import commands
 from penstock.jetstream.commands import Command
+from penstock.kernels.ingest.ingest import IngestBatch
+from penstock.protocol import error_codes as codes
+
+log = logging.getLogger("penstock.jetstream")
 
 ENTRY_VERSION = 1
 PARKED = 1 << 62
@@ -30,6 +35,11 @@ PARKED = 1 << 62
 BACKLOG_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of commands that wait to be proposed; above, publishes and copies stay in the stream's sink, and
 consumers deliver nothing. What is in flight is bounded by the group, which takes no more then."""
+
+COMMAND_BYTES_MAX = (64 << 20) - 64
+"""Bytes of an encoded command: what a group takes as one entry, without what an entry has besides."""
+PART_BYTES = 16 << 20
+"""Publishes of one tick with more bytes become several commands."""
 
 _LENGTH = struct.Struct("<I")
 _VERSION = bytes([ENTRY_VERSION])
@@ -42,9 +52,9 @@ class StreamGroupPort(Protocol):
     """The group of one stream, as its replica here uses it. Implemented by what runs consensus."""
 
     def propose(self, data: bytes) -> int:
-        """Proposes an entry. Returns 0 when this server does not lead, or
-        too much is not committed: the caller keeps the entry. Entries of one term are committed in the order
-        of their proposals."""
+        """Proposes an entry. Returns 0 when this server does not lead, too much is not committed, or the
+        entry is too large: the caller keeps it, and may propose a part of it. Entries of one term are
+        committed in the order of their proposals."""
 
     def read_index(self, done: Callable[[], object]) -> bool:
         """Calls `done` when a majority has confirmed that this server led after the call, and everything that
@@ -216,6 +226,13 @@ class GroupCommands:
             return  # only a leader decides; what a follower's server finds is settled by the next leader
         self.now = max(self.now, now, self._clock())
         data = commands.encode(command, self.now)
+        if len(data) > COMMAND_BYTES_MAX:
+            name = type(command).__name__
+            what = f"{name} has {len(data)} bytes, a replicated stream takes {COMMAND_BYTES_MAX}"
+            log.error("a command is refused: %s", what)
+            if ticket is not None:
+                ticket.settle(codes.STREAM_GENERAL.exception(err=what))
+            return
         if ticket is not None:
             self._tickets[self._count] = ticket
         self._encoded += (_LENGTH.pack(len(data)), data)
@@ -265,6 +282,24 @@ class GroupCommands:
     def applied(self, now: int) -> None:
         """A command of time `now` was applied: later ones are not earlier."""
         self.now = max(self.now, now)
+
+
+def parts_of(
+    batch: IngestBatch, refuse: Callable[[bytes], object], part_bytes: int = PART_BYTES
+) -> Iterator[IngestBatch]:
+    """The publishes of a large batch as smaller ones. refuse: called with the reply subject of a publish that
+    no entry can have."""
+    part = IngestBatch()
+    while (publish := batch.take_one()) is not None:
+        if sum(len(one) for one in publish) > COMMAND_BYTES_MAX - 64:
+            refuse(publish[1])
+            continue
+        part.append(*publish)
+        if part.size >= part_bytes:
+            yield part
+            part = IngestBatch()
+    if part.size:
+        yield part
 
 
 def split(entry: bytes) -> Iterator[bytes]:

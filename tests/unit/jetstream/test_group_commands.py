@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import JetStreamApiError, LeadershipLostError, MalformedCommandError
+from penstock.jetstream import group_commands
 from penstock.jetstream.commands import Admit, DropConsumer, Expire, Purge, decode
-from penstock.jetstream.group_commands import PARKED, GroupCommands, split
+from penstock.jetstream.group_commands import COMMAND_BYTES_MAX, PARKED, GroupCommands, parts_of, split
+from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.protocol import error_codes as codes
 
 
@@ -204,3 +206,38 @@ def test_every_cut_of_an_entry_is_an_error_or_has_only_whole_commands() -> None:
 def test_an_entry_of_a_newer_server_is_refused() -> None:
     with pytest.raises(MalformedCommandError, match="a newer server may know it"):
         list(split(b"\x02"))
+
+
+def test_publishes_of_a_tick_above_the_size_of_a_part_become_several_commands() -> None:
+    batch = IngestBatch()
+    for number in range(10):
+        batch.append(b"s", b"r%d" % number, b"", b"x" * 1000)
+    refused: list[bytes] = []
+    parts = list(parts_of(batch, refused.append, part_bytes=3000))
+    assert [part.count for part in parts] == [3, 3, 3, 1]
+    taken = [publish[1] for part in parts for publish in iter(part.take_one, None)]
+    assert taken == [b"r%d" % number for number in range(10)]
+    assert refused == []
+
+
+def test_a_publish_that_no_entry_can_have_is_refused() -> None:
+    batch = IngestBatch()
+    batch.append(b"s", b"large", b"", bytes(COMMAND_BYTES_MAX))
+    batch.append(b"s", b"small", b"", b"x")
+    refused: list[bytes] = []
+    [part] = parts_of(batch, refused.append)
+    assert (part.count, refused) == (1, [b"large"])
+
+
+def test_a_command_that_no_entry_can_have_is_refused_with_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_commands, "COMMAND_BYTES_MAX", 20)
+    leader = Leader()
+    leader.commands.submit(DropConsumer("a name of some length"), 0)
+    change = leader.commands.change(DropConsumer("a name of some length"), 0)
+    with pytest.raises(JetStreamApiError, match=r"DropConsumer has .* bytes, a replicated stream takes 20"):
+        next(change)
+    leader.commands.submit(Purge(5), 0)
+    assert leader.commands.flush()
+    assert leader.decoded() == [[(Purge(5), 100)]]

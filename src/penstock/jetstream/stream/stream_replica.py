@@ -35,7 +35,7 @@ from penstock.jetstream.commands import (
     Update,
 )
 from penstock.jetstream.durability import Durability
-from penstock.jetstream.group_commands import GroupCommands
+from penstock.jetstream.group_commands import PART_BYTES, GroupCommands, parts_of
 from penstock.jetstream.inflight import BatchContext
 from penstock.jetstream.limits import (
     ATOMIC_INFLIGHT_PER_STREAM,
@@ -265,7 +265,10 @@ class StreamReplica:
         if self.group is not None:
             if not self.group.is_full:
                 batch = self.sink.take()  # also an empty one: the sink can be marked again then
-                if batch.size:
+                if batch.size > PART_BYTES:
+                    for part in parts_of(batch, self._refuse_large):
+                        self.group.submit(part, now)
+                elif batch.size:
                     self.group.submit(batch, now)
                 for source_state in self.sources.states:
                     source_state.submit(self.group, now)
@@ -281,6 +284,10 @@ class StreamReplica:
                 source_state.apply(now)
         finally:
             self.log.end_storing()
+
+    def _refuse_large(self, reply: bytes) -> None:
+        if reply and not self.config.no_ack:
+            self.acks.add(reply, self.refusal(codes.STREAM_MESSAGE_EXCEEDS_MAXIMUM))
 
     @property
     def has_input(self) -> bool:
