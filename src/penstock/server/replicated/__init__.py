@@ -4,7 +4,8 @@
 - `founding`, `peer_watch`, `meta_members`, `meta_replica`: the servers of the cluster and what they agree on.
 - `stream_supervisor`: which groups there are, and who their members are. `asset_duties`: what the leader of a
   group does for the cluster. `cluster_api`: requests; `request_tickets`, `info_gathering`: their answers.
-- `cluster_jetstream`: joins all this.
+- `cluster_administration`: requests of the system account. `cluster_monitoring`, `cluster_sights`,
+  `cluster_events`: what users see of it. `cluster_jetstream`: joins all this.
 - `stream_checkpoints`: taking a stream's checkpoints. `state_files`: their files. `state_loading`: a replica
   from a checkpoint, its own or the leader's. `stream_catch_up`: fetching files from other members.
 - `work_turns`: long work of the event loop, in turns.

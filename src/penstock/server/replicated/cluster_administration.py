@@ -28,6 +28,7 @@ from penstock.protocol.api import (
     SuccessResponse,
     encode,
 )
+from penstock.server.replicated.cluster_sights import peer_of
 from penstock.server.replicated.request_tickets import RequestTicket, ticket_of
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class ClusterAdministration:
         body = request.optional_body(LeaderStepDownRequest)
         group, tables = self._cluster.meta.group, self._cluster.tables
         assert group is not None
-        voters = [self._cluster.peer_of(one) for one in group.membership.voters]
+        voters = [peer_of(one) for one in group.membership.voters]
         wanted = meta_requests.meta_step_down(tables, voters, self._cluster.own_peer, body)
         record = tables.peers.get(wanted) if wanted is not None else None
         self._respond(

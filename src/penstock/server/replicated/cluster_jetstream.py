@@ -10,16 +10,19 @@ Containment: each effect, group and request is handled by itself; one that raise
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import faults
 from penstock.errors import ServerError
+from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.meta import cluster_infos
 from penstock.jetstream.meta.assignments import StreamAssignment
-from penstock.jetstream.meta.cluster_infos import GroupSight, MemberSight
+from penstock.jetstream.meta.cluster_infos import GroupSight
 from penstock.jetstream.meta.meta_commands import DeleteStream, MetaCommand
 from penstock.jetstream.meta.meta_effects import (
     Answered,
@@ -36,15 +39,17 @@ from penstock.jetstream.meta.meta_requests import MetaRequest
 from penstock.jetstream.meta.meta_tables import MetaTables
 from penstock.jetstream.meta.request_routing import LEADERLESS_NS, AssetView, RequestView
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import ClusterInfo
+from penstock.protocol.api import ClusterInfo, DesiredClusterStatus
 from penstock.protocol.durations import format_duration
-from penstock.protocol.ids import short_hash
+from penstock.protocol.ids import NuidGenerator, short_hash
 from penstock.replication.replication_node import ReplicationOptions
 from penstock.server.disk_executor import LoopExecutor
 from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
 from penstock.server.replicated.asset_duties import AssetDuties
 from penstock.server.replicated.cluster_administration import ADMINISTRATION, ClusterAdministration
 from penstock.server.replicated.cluster_api import ClusterApi
+from penstock.server.replicated.cluster_events import ClusterEvents
+from penstock.server.replicated.cluster_sights import group_sight, peer_of
 from penstock.server.replicated.founding import Presence
 from penstock.server.replicated.info_gathering import InfoGathering
 from penstock.server.replicated.meta_members import MetaMembers
@@ -97,6 +102,9 @@ class ClusterJetStream:
         self._is_closed = False
         self._monotonic = time.monotonic_ns
         self._leads_since = 0
+        self._led: set[tuple[str, str]] = set()  # streams that this server leads
+        self._events: list[Callable[[], None]] = []
+        self._advise: ClusterEvents | None = None
         self._reads_changed = False
         self._reads_at = 0  # when to look again which replicas are current
         self._timer: asyncio.TimerHandle | None = None
@@ -170,10 +178,17 @@ class ClusterJetStream:
             self.groups, self.meta, self.engine_of, self._answer, self._context.clock, time.monotonic_ns
         )
         self.gathering = InfoGathering(account, self.own_peer, self, self._loop.call_later)
+        new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
+        system = Advisories(account.index, clock=self._context.clock, new_id=new_id)
+        self._advise = ClusterEvents(system, self._advisories_of, self.name, self._context.clock)
         self.administration = ClusterAdministration(account, self, self._context.clock)
         self.members = MetaMembers(node, self.meta, self.watch, self._presence, log, self._on_removed)
         self.members.open()
         self._on_timer()
+
+    def _advisories_of(self, account: str) -> Advisories | None:
+        engine = self._service.engine(account) if self._service is not None else None
+        return engine.advisories if engine is not None else None
 
     def close(self) -> None:
         """Ends everything that is timed."""
@@ -220,6 +235,9 @@ class ClusterJetStream:
         effects, self._effects = self._effects, []
         for effect, leads in effects:
             faults.contain(self._act, self._failed, effect, leads)
+        events, self._events = self._events, []
+        for event in events:
+            faults.contain(event, self._failed)
         for step in (self.watch.tick, self.members.tick, self.supervisor.tick, self.duties.tick):
             faults.contain(step, self._failed)
         if self._reads_changed or self._monotonic() >= self._reads_at:
@@ -259,6 +277,7 @@ class ClusterJetStream:
         self._leaving_tickets.clear()
         if leads and self.members is not None:
             self._leads_since = self._monotonic()
+            self._events.append(self._report_meta_leader)
             self._context.log.info("JetStream cluster: this server is the meta leader")
             for command in self.members.resume_work():
                 self.meta.propose(command)
@@ -307,9 +326,36 @@ class ClusterJetStream:
         """See GroupWatcher."""
         if self.supervisor is not None and self.duties is not None:
             self._reads_changed = True
+            self._note_leading(group)
             self.supervisor.group_changed(group)
             self.duties.role_changed(group)
             self._schedule()
+
+    def _note_leading(self, group: StreamGroup) -> None:
+        """Advisories follow in the next iteration of the loop."""
+        key = group.key
+        if group.is_serving and key not in self._led:
+            self._led.add(key)
+            self._events.append(partial(self._report_leader, group))
+        elif not group.is_serving and key in self._led:
+            self._led.discard(key)
+            if group.leader is None:
+                self._events.append(partial(self._report_quorum, group))
+
+    def _report_leader(self, group: StreamGroup) -> None:
+        if self._advise is not None and group.is_serving:
+            self._advise.stream_led(self.tables, *group.key, self.sight_of(group))
+
+    def _report_quorum(self, group: StreamGroup) -> None:
+        if self._advise is None or self._replication is None or group.failure:
+            return
+        online = {*self._replication.linked, self._replication.node.name}
+        if not group.port.membership.is_quorum(online):
+            self._advise.quorum_lost(self.tables, *group.key, self.sight_of(group))
+
+    def _report_meta_leader(self) -> None:
+        if self._advise is not None and self.meta.is_serving:
+            self._advise.meta_led(self.tables, self.meta_sight())
 
     def on_membership(self, group: StreamGroup) -> None:
         """See GroupWatcher."""
@@ -422,7 +468,7 @@ class ClusterJetStream:
         group, peers = self.meta.group, self.meta.tables.peers
         is_new = self.meta.is_serving and self._monotonic() - self._leads_since < KNOWN_NS
         voters = group.membership.voters if group is not None else ()
-        if is_new and any(_peer_of(one) not in peers for one in voters):
+        if is_new and any(peer_of(one) not in peers for one in voters):
             self.later(int(TICK_S * 1e9), lambda: self._when_known(done))
         else:
             done()
@@ -438,7 +484,7 @@ class ClusterJetStream:
     def leader_peer(self, account: str, stream: str) -> str:
         """See ClusterView."""
         group = self.find_group(account, stream)
-        return _peer_of(group.leader) if group is not None and group.leader is not None else ""
+        return peer_of(group.leader) if group is not None and group.leader is not None else ""
 
     def usage(self, account: str) -> tuple[int, int]:
         """See ClusterView."""
@@ -501,34 +547,13 @@ class ClusterJetStream:
         lags: dict[str, int],
         *,
         is_current: bool,
-        status: Any = None,
+        status: DesiredClusterStatus | None = None,
     ) -> GroupSight:
         assert self._replication is not None
-        node, clock = self._replication.node, self._context.clock
-        wall_offset = clock() - node.clock()
-        leads = leader == node.name
-        linked = set(self._replication.linked)
-        seen: dict[str, MemberSight] = {}
-        for member in members:
-            heard = node.heard(member)
-            lag = lags.get(member, 0)
-            is_own = member == node.name
-            up = is_own or (member in linked and not node.is_down(member))
-            seen[_peer_of(member)] = MemberSight(
-                is_current=is_current if is_own else up and (not leads or lag <= CURRENT_LAG),
-                heard=heard + wall_offset if heard is not None else 0,
-                lag=lag,
-                is_voter=member not in learners,
-            )
-        found = node.groups.get(name)
-        since = found.leader_since if found is not None else None
-        return GroupSight(
-            own=self.own_peer,
-            leader=_peer_of(leader) if leader is not None else "",
-            leader_since=since + wall_offset if since is not None else 0,
-            members=seen,
-            status=status,
-        )
+        return group_sight(
+            self._replication.node, set(self._replication.linked), self._context.clock(), name, leader,
+            members, learners, lags, is_current=is_current, status=status,
+        )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -539,11 +564,6 @@ class ClusterJetStream:
     def node(self) -> ReplicationNode | None:
         """The groups of this server; None before the log is open."""
         return self._replication.node if self._replication is not None else None
-
-    @staticmethod
-    def peer_of(member: str) -> str:
-        """The peer id of a member's server."""
-        return _peer_of(member)
 
     # --- this server ------------------------------------------------------------------------------
 
@@ -580,11 +600,3 @@ class ClusterJetStream:
             used_storage=sum(storage for _, storage in accounts.values()),
             accounts=accounts,
         )
-
-
-CURRENT_LAG = 1000  # entries: a member that lacks fewer follows
-
-
-def _peer_of(member: str) -> str:
-    """The peer id of a member's server."""
-    return short_hash(member.rpartition(".")[0])

@@ -10,6 +10,7 @@ from msgspec import structs
 from penstock.jetstream.meta import cluster_infos
 from penstock.protocol.api import MetaClusterInfo
 from penstock.replication.raftz import raft_status
+from penstock.server.replicated.cluster_sights import peer_of
 from penstock.server.replicated.meta_replica import META_GROUP
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ def meta_cluster(cluster: ClusterJetStream) -> MetaClusterInfo:
     group = cluster.meta.group
     voters = group.membership.voters if group is not None else ()
     # Members have the name of their server in theirs: the state knows them a moment later.
-    names = {cluster.peer_of(one): one.rpartition(".")[0] for one in voters}
+    names = {peer_of(one): one.rpartition(".")[0] for one in voters}
     info = cluster_infos.meta_cluster(
         cluster.tables,
         cluster.name,
         cluster.meta_sight(),
         time.time_ns(),
-        voters=[cluster.peer_of(one) for one in voters],
+        voters=[peer_of(one) for one in voters],
         pending=max(0, group.commit_index - group.applied_index) if group is not None else 0,
     )
     return structs.replace(
