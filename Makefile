@@ -165,7 +165,8 @@ stream-sim: setup  ## replicated streams in simulation: SEED=n replays one, SEED
 meta-sim: setup  ## the meta state of a cluster in simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
 	$(BIN)/python -m penstock.testing.meta_sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-cluster-faults: setup  ## SECONDS=20 of faults against a cluster of processes: SEED=n, ARGS='--kind official --servers 5'
+cluster-faults: setup  ## tests that break clusters of processes, then SECONDS=20 of faults: SEED=n, ARGS='--kind official'
+	$(BIN)/python -m pytest -q -m cluster_faults tests/integration/replication
 	$(BIN)/python -m tests.support.cluster_faults --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 explore: setup  ## every state of small groups of the consensus core
