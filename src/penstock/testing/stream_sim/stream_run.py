@@ -237,7 +237,10 @@ class StreamRun:
         return self.random.choice(leaders) if leaders else None
 
     def _kill(self) -> None:
-        if not self._up() or self.is_calm:
+        if self.is_calm:  # no server ends: leaders change otherwise
+            self._transfer()
+            return
+        if not self._up():
             return
         self._stop(self.random.choice(self._up()))
 
@@ -257,6 +260,7 @@ class StreamRun:
 
     def _lose_all_power(self) -> None:
         if self.is_calm:
+            self._transfer()
             return
         self.counts["power losses"] += 1
         for server in self._up():
