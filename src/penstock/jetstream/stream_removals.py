@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.jetstream")
 
 T = TypeVar("T")
 
-NOTED_REMOVALS = 8192  # messages that slices remove before a tick writes their tombstones: 1.5 ms at most
+REMOVALS_PER_WRITE = 8192  # messages that slices remove before a tick writes their tombstones: 1.5 ms at most
 
 
 class StreamRemovals:
@@ -60,7 +60,7 @@ class StreamRemovals:
 
         Raises JetStreamApiError 10059 when the stream is deleted meanwhile.
         """
-        noted = stream.log.removals
+        recorded = stream.log.removals
         with self._containment.changing(stream), stream.store.removing():
             while True:
                 try:
@@ -68,8 +68,8 @@ class StreamRemovals:
                 except StopIteration as end:
                     result: T = end.value
                     return result
-                if stream.log.removals - noted >= NOTED_REMOVALS:
-                    noted = stream.log.removals
+                if stream.log.removals - recorded >= REMOVALS_PER_WRITE:
+                    recorded = stream.log.removals
                     self._pending.note_stream(stream)
                 yield work
                 if not self._table.has(stream):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.jetstream import sourcing
-from penstock.jetstream.stream.source_positions import Note
+from penstock.jetstream.stream.source_positions import PositionRecord
 from penstock.kernels.log.stream_log import StoredRecord
 from penstock.kernels.wire.dispatch import publish
 from tests.support.engine import EngineHarness
@@ -453,7 +453,7 @@ def test_a_note_about_messages_that_power_loss_took_counts_for_nothing() -> None
     settle(js)
     journal = js.engine.streams["S"].store.open_positions()
     ident = js.engine.streams["O"].identity
-    journal.append(msgspec.json.encode(Note(50, {"O > >": (4, ident)})))
+    journal.append(msgspec.json.encode(PositionRecord(50, {"O > >": (4, ident)})))
     js = js.restart()
     settle(js)
     for _ in range(60):

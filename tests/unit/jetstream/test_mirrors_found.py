@@ -12,7 +12,7 @@ import pytest
 from penstock.jetstream import source_consumer
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.sourcing_ports import SourcingPorts
-from penstock.jetstream.stream.source_positions import Note
+from penstock.jetstream.stream.source_positions import PositionRecord
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import headers
@@ -191,7 +191,7 @@ def test_a_note_that_power_loss_made_void_does_not_come_back_with_the_next_power
         return js.engine.streams["S"]
 
     notes = started().store.open_positions()
-    notes.append(msgspec.json.encode(Note(2, {"O > >": (2, "id")})))
+    notes.append(msgspec.json.encode(PositionRecord(2, {"O > >": (2, "id")})))
     notes.write()
     notes.sync()
     disk.lose_power(all_of_it=True)  # the two messages that it speaks of are not there

@@ -167,11 +167,11 @@ def test_a_restored_stream_is_opened_in_slices_between_which_others_are_served(
 
 
 @pytest.mark.parametrize("case", ["limits", "subject limits", "expired", "acks"])
-def test_notes_of_what_opening_removes_are_written_while_it_goes_on(
+def test_tombstones_of_what_opening_removes_are_written_while_it_goes_on(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lower_slices(monkeypatch)
-    monkeypatch.setattr(opening, "NOTED_REMOVALS", 64)
+    monkeypatch.setattr(opening, "REMOVALS_PER_WRITE", 64)
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
     data, settings = CASES[case]
