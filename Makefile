@@ -37,7 +37,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions kernel debug-kernels wheel errors sync features docs pyright clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions spark-deploy kernel debug-kernels wheel errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -195,6 +195,13 @@ spark-versions: setup  ## reads and writes on each version of Spark (SPARK_VERSI
 	done; rm -f $(SPARK_VENVS)/constraints.txt
 	SPARK_VENVS=$(SPARK_VENVS) $(BIN)/python -m pytest -q $(UNLIMITED) \
 		tests/integration/spark/test_spark_versions.py $(ARGS)
+
+spark-deploy: setup  ## the page Deploying to Spark, on a cluster of two workers and with Spark Connect
+	@test -x $(SPARK_VENVS)-connect/bin/python || $(BIN)/python -m venv $(SPARK_VENVS)-connect
+	@$(SPARK_VENVS)-connect/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(PINNED) \
+		'pyspark[connect]' pyarrow pandas msgspec
+	SPARK_WORKERS=2 SPARK_CONNECT_PYTHON=$(SPARK_VENVS)-connect/bin/python $(BIN)/python -m pytest -q $(UNLIMITED) \
+		tests/integration/spark/test_deploying.py $(ARGS)
 
 kernel:  ## build the kernels named in K=a,b (all when empty) in place
 	@mkdir -p build

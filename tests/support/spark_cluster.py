@@ -26,9 +26,9 @@ def _spark_class() -> str:
 
 def _start(arguments: list[str], log: Path, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
     environment = {
-        **given,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **given,
     }
     with log.open("wb") as file:
         return subprocess.Popen(
@@ -71,3 +71,27 @@ def standalone_cluster(
             # A worker's executors are in its session.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def connect_server(folder: Path, environment: Mapping[str, str]) -> Iterator[int]:
+    """The port of a server of Spark Connect with a local master, run in an environment of a cluster."""
+    port, log = free_port(), folder / "connect.log"
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
+    command = ["org.apache.spark.deploy.SparkSubmit", "--master", "local[1]"]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    process = _start([*command, "spark-internal"], log, {**environment, "SPARK_DAEMON_MEMORY": "768m"})
+    try:
+        _wait_for("Spark Connect server started", log)
+        yield port
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

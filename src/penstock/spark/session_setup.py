@@ -59,13 +59,19 @@ def run_this_python(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
 
 
+def unpacked_folder() -> str | None:
+    """The folder with penstock if it is imported from an executor archive, else None."""
+    folder: str | None = getattr(penstock, UNPACKED, None)
+    return folder
+
+
 def share_archive(spark: SparkSession) -> None:
     """If penstock is imported from an executor archive, let the session's Python processes find it.
 
     Spark hands the files of `--py-files` and `addArtifact` to executors and to most processes of the driver,
     but not to the one of a streaming source.
     """
-    folder = getattr(penstock, UNPACKED, None)
+    folder = unpacked_folder()
     if folder is None:
         return
     environment = spark.sparkContext.environment

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -59,6 +59,7 @@ from penstock.spark.session_setup import (
     is_discovered,
     run_this_python,
     share_archive,
+    unpacked_folder,
 )
 from penstock.spark.source_options import SourceOptions
 from penstock.spark.spark_versions import (
@@ -94,6 +95,15 @@ class RangePartition(InputPartition):
 
 class JetStreamSource(DataSource):
     """`spark.read.format("jetstream")` and `spark.readStream.format("jetstream")`; options: SourceOptions."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Spark pickles the source for the driver's process of a streaming query, and gives that process no
+        files of `--py-files` or `addArtifact`. So a source from an archive says where it is unpacked.
+        """
+        folder = unpacked_folder()
+        if folder is None:
+            return super().__reduce_ex__(protocol)
+        return _source_from, (folder, self.options)
 
     @property
     def parsed(self) -> SourceOptions:
@@ -145,6 +155,21 @@ class JetStreamSource(DataSource):
         if COMMIT_MODULE not in sys.modules:
             check_on_driver(options, schema, streaming=True)
         return JetStreamStreamWriter(options)
+
+
+def _source_from(folder: str, options: dict[str, str]) -> Any:
+    """A source whose module is found in `folder`."""
+    import sys
+
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    from penstock.spark.source import JetStreamSource
+
+    return JetStreamSource(options)
+
+
+# cloudpickle takes functions of this module by value: where it is called, penstock can't be imported yet.
+_source_from.__module__ = "__main__"
 
 
 def register(spark: SparkSession) -> None:

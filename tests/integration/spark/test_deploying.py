@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.nats_servers import running_server
 from tests.support.spark import SRC, Feed
-from tests.support.spark_cluster import standalone_cluster
+from tests.support.spark_cluster import connect_server, standalone_cluster
 from tests.support.spark_executors import bare_python, cluster_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("spark.sessions")]
@@ -32,6 +32,8 @@ LISTINGS = [(re.match(r"# (\S+\.py)\n", text), text) for kind, text in BLOCKS if
 PROGRAMS = {match[1]: text for match, text in LISTINGS if match is not None}
 COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.replace("\\\n", " ").splitlines()]
 TIMEOUT_S = 240.0
+# A Python with pyspark[connect], for the client of Spark Connect.
+CONNECT = os.environ.get("SPARK_CONNECT_PYTHON")
 WORKERS = int(os.environ.get("SPARK_WORKERS", "1"))
 COUNT = 500
 # The worker of the test has one core and little memory; and what keeps it quick.
@@ -49,8 +51,14 @@ class DeployedCluster:
 
     folder: Path
     master: str
-    port: int
+    feed: Feed
     environment: dict[str, str]
+
+    def give_address(self, program: Path) -> None:
+        """Let a program of the page use the test's server."""
+        program.write_text(
+            program.read_text().replace("nats://nats:4222", f"nats://127.0.0.1:{self.feed.port}")
+        )
 
     def run(self, line: str, **more: str) -> str:
         """What a command of the page prints."""
@@ -77,23 +85,27 @@ class DeployedCluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedCluster]:
     folder = tmp_path_factory.mktemp("deploying")
-    (folder / "tmp").mkdir()
+    for name in ("tmp", "elsewhere"):
+        (folder / name).mkdir()
     environment = {**cluster_environment(bare_python(folder / "python")), "TMPDIR": str(folder / "tmp")}
+    # As on a machine of its own: what the driver unpacks, executors do not find.
+    elsewhere = {**environment, "TMPDIR": str(folder / "elsewhere")}
     with (
         running_server("penstock", folder / "store") as server,
-        standalone_cluster(folder, workers=WORKERS, environment=environment) as master,
+        standalone_cluster(folder, workers=WORKERS, environment=elsewhere) as master,
     ):
         feed = Feed(server.port)
         feed.create("ORDERS", ["orders.>"])
         feed.create("COPY", ["copy.>"])
         feed.publish((f"orders.{i % 4}", b"%d" % i) for i in range(COUNT))
-        feed.close()
+        made = DeployedCluster(folder, master, feed, environment)
         for name, text in PROGRAMS.items():
-            (folder / name).write_text(text.replace("nats://nats:4222", f"nats://127.0.0.1:{server.port}"))
-        made = DeployedCluster(folder, master, server.port, environment)
+            (folder / name).write_text(text)
+            made.give_address(folder / name)
         (line,) = (line for line in COMMANDS if "executor_archive" in line)
         assert "penstock-spark.zip: " in made.run(line)
         yield made
+        feed.close()
 
 
 def the_command(part: str) -> str:
@@ -104,8 +116,8 @@ def the_command(part: str) -> str:
 def test_py_files_bring_penstock_to_driver_and_executors(cluster: DeployedCluster) -> None:
     said = cluster.run(the_command("--py-files"))
     assert f"{COUNT} orders, {COUNT} copied" in said
-    unpacked = list((cluster.folder / "tmp").glob("penstock-spark-*/*/lib/penstock"))
-    assert len(unpacked) == 1
+    for place in ("tmp", "elsewhere"):
+        assert len(list((cluster.folder / place).glob("penstock-spark-*/*/lib/penstock"))) == 1
 
 
 def test_archives_bring_penstock_to_executors(cluster: DeployedCluster) -> None:
@@ -123,6 +135,19 @@ def test_archives_bring_penstock_to_executors(cluster: DeployedCluster) -> None:
 
 def test_an_artifact_brings_penstock_to_a_session(cluster: DeployedCluster) -> None:
     assert f"{COUNT} orders" in cluster.run(the_command("artifact.py"))
+
+
+@pytest.mark.skipif(not CONNECT, reason="SPARK_CONNECT_PYTHON names no Python with pyspark[connect]")
+def test_an_artifact_brings_penstock_to_a_server_of_spark_connect(cluster: DeployedCluster) -> None:
+    before = cluster.feed.api("STREAM.INFO.COPY")["state"]["messages"]
+    with connect_server(cluster.folder, cluster.environment) as port:
+        program = cluster.folder / "client.py"
+        program.write_text(PROGRAMS["client.py"].replace("spark:15002", f"127.0.0.1:{port}"))
+        cluster.give_address(program)
+        (line,) = (line for line in COMMANDS if line == "python client.py")
+        said = cluster.run(line.replace("python", str(CONNECT), 1), PYTHONPATH=str(SRC))
+    assert f"{COUNT - 10} orders" in said
+    assert cluster.feed.api("STREAM.INFO.COPY")["state"]["messages"] == before + COUNT
 
 
 def test_every_program_of_the_page_is_run() -> None:

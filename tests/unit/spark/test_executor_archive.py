@@ -14,6 +14,7 @@ from penstock.errors import ConfigError
 from penstock.spark import session_setup
 from penstock.spark.executor_archive import executor_archive
 from penstock.spark.session_setup import share_archive
+from penstock.spark.source import JetStreamSource
 from tests.unit.spark.test_session_setup import FakeSession
 
 pytestmark = pytest.mark.feature("spark.sessions")
@@ -33,6 +34,14 @@ print(penstock.__file__)
 print(msgspec.__file__)
 kernels = [module for name, module in sys.modules.items() if name.startswith("penstock.kernels.")]
 print(*(module.__file__ for module in kernels if ".so" in str(module.__file__)))
+"""
+
+
+# Where penstock is installed for development, its finder is in sys.meta_path, or a .pth file has its folder.
+LACKING = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+sys.path[:] = [path for path in sys.path if path and not path.endswith("/src")]
 """
 
 
@@ -126,3 +135,40 @@ def test_a_session_shares_the_archive_with_its_processes(monkeypatch: pytest.Mon
     for _ in range(2):
         share_archive(session)  # type: ignore[arg-type]
     assert session.sparkContext.environment == {"PYTHONPATH": f"/tmp/unpacked/lib{os.pathsep}/other"}
+
+
+def test_a_pickled_source_says_where_its_archive_is_unpacked(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives the driver's process of a streaming query no pyfiles; the pickle has to lead there."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    dumps = CloudPickleSerializer().dumps
+    source = JetStreamSource({"stream": "S"})
+    assert b"_source_from" not in dumps(source)
+    with zipfile.ZipFile(archive) as content:
+        content.extractall(tmp_path)
+    monkeypatch.setattr(session_setup.penstock, "_UNPACKED", str(tmp_path / "lib"), raising=False)
+    (tmp_path / "pickled").write_bytes(dumps(source))
+    code = (
+        "import importlib.util, sys; assert importlib.util.find_spec('penstock') is None\n"
+        "from pyspark.serializers import CloudPickleSerializer\n"
+        "source = CloudPickleSerializer().loads(open(sys.argv[2], 'rb').read())\n"
+        "print(source.parsed.streams, source.__module__, sys.modules['penstock'].__file__)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        [sys.executable, "-c", LACKING + code, "", str(tmp_path / "pickled")],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == [
+        "('S',)",
+        "penstock.spark.source",
+        str(tmp_path / "lib" / "penstock" / "__init__.py"),
+    ]
