@@ -243,7 +243,7 @@ def test_notes_of_what_slices_remove_are_written_while_they_go_on(
     """Those of a million messages, written with the last slice, took a sixth of a second."""
     monkeypatch.setattr(slices, "WORK", 1)
     monkeypatch.setattr(shrinking, "PART_WORK", 1)
-    monkeypatch.setattr(stream_removals, "NOTED_REMOVALS", 64)
+    monkeypatch.setattr(stream_removals, "REMOVALS_PER_WRITE", 64)
     store = FileStore(tmp_path)
     js = filled(EngineHarness(store.account("$G")))
     log = js.engine.streams["S"].log
