@@ -270,7 +270,7 @@ EXPLORED: list[tuple[Plant, str, set[str]]] = [
 ]  # fmt: skip
 
 SIMULATED: list[tuple[Plant, int]] = [
-    (the_leader_forgets_nothing, 117),
+    (the_leader_forgets_nothing, 177),
     (servers_that_left_lead_idle_groups, 95),
     (lost_appends_are_not_sent_again, 3),
     (commits_what_one_has, 2),

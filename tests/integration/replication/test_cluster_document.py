@@ -65,7 +65,8 @@ def until_whole(shell: CommandShell, stream: str, replicas: int, messages: int) 
         group = info.get("cluster", {})
         others = [one for one in group.get("replicas") or () if one["current"] and not one.get("lag")]
         state = info.get("state", {}).get("messages")
-        if (bool(group.get("leader")), len(others), state) == (True, replicas - 1, messages):
+        is_settled = bool(group.get("leader")) and not group.get("desired")  # learners do not count yet
+        if (is_settled, len(others), state) == (True, replicas - 1, messages):
             return
         assert time.monotonic() < deadline, (ran, info)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import MisuseError
+from penstock.jetstream.engine import JetStreamEngine
 from penstock.server.replicated.stream_groups import group_name, stored_name, stored_of
 from tests.support.stream_group_servers import ACCOUNT, StreamServers, assigned
 
@@ -112,6 +113,21 @@ def test_another_stream_of_the_same_name_waits_for_the_first_one_to_close(server
     servers["a"].assign(assigned(incarnation=9))
     servers.settle()
     assert gone == ["gone"]
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_only_a_stream_that_is_removed_ends_the_consumers_at_its_origins(
+    monkeypatch: pytest.MonkeyPatch, remove: bool
+) -> None:
+    ended_here: list[bool] = []
+    monkeypatch.setattr(
+        JetStreamEngine, "_forget_origins", lambda engine, stream, ended: ended_here.append(ended)
+    )
+    servers = StreamServers()
+    servers.begin(assigned())
+    servers["a"].groups.close(ACCOUNT, "S", remove=remove)
+    servers.settle()
+    assert ended_here == [remove]
 
 
 def test_a_removed_group_is_not_on_the_disk_any_more(servers: StreamServers) -> None:

@@ -451,7 +451,7 @@ ENDPOINTS = (
     Endpoint("CONSUMER.LIST", 1, 1, "consumer_list_response", list_infos),
     Endpoint("CONSUMER.INFO", 2, 2, "consumer_info_response", info),
     Endpoint("CONSUMER.DELETE", 2, 2, "consumer_delete_response", delete),
-    Endpoint("CONSUMER.PAUSE", 2, 2, "consumerpause_response", pause),
+    Endpoint("CONSUMER.PAUSE", 2, 2, "consumer_pause_response", pause),
     Endpoint("CONSUMER.RESET", 2, 2, "consumer_reset_response", reset, audited=False),
     Endpoint("CONSUMER.UNPIN", 2, 2, "consumer_unpin_response", unpin),
     Endpoint("CONSUMER.MSG.NEXT", 2, 2, "", next_messages, audited=False, json_errors=False),

@@ -183,12 +183,13 @@ class StreamGroup:
         """Entries that each other member lacks on its disk, as the leader knows; empty elsewhere."""
         return {} if self._port is None or self.failure else self._port.lags()
 
-    def close(self) -> None:
-        """The node has closed the group: the stream ends on this server, without its group."""
+    def close(self, *, ended: bool = False) -> None:
+        """The node has closed the group: the stream ends on this server, without its group. ended: the stream
+        is deleted, so that the consumers by which it reads its origins end, too."""
         self.stop()
         if self._replica is not None:
             self._replica = None
-            self._engine.replicated.close(self.assignment.name)
+            self._engine.replicated.close(self.assignment.name, ended=ended)
 
     def stop(self) -> None:
         """Ends the work on its states."""

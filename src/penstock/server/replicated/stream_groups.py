@@ -180,7 +180,7 @@ class StreamGroups:
         if group is None:
             gone()
             return
-        group.close()
+        group.close(ended=remove)
         if remove:
             # First the log: what it names must be there.
             self._ports.node.remove_group(group.name, lambda: group.remove_files(gone))
