@@ -6,6 +6,7 @@ its client requests nothing for the consumer's `priority_timeout`, or when the s
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,11 +26,13 @@ Ident = tuple[str, str, int]  # stream, name and creation time (ns) of a consume
 
 
 class SeenPin(NamedTuple):
-    """A pin that a client has until a time (ns)."""
+    """A pin that a client has until a time (ns). is_sure: False when a request that ends pins was in flight
+    as it was seen first: that request may have ended it."""
 
     id: str
     client: str
     until: int
+    is_sure: bool = True
 
 
 def has_pins(record: ConsumerRecord) -> bool:
@@ -43,6 +46,7 @@ class Pins:
     def __init__(self) -> None:
         self._pins: dict[Ident, SeenPin] = {}
         self._ending: dict[Ident, SeenPin] = {}  # a request that ends them is in flight
+        self._unpinning: Counter[Ident] = Counter()  # requests in flight that end pins
         self._past: set[str] = set()
         self._clients: dict[bytes, str] = {}  # by the inbox of a request
 
@@ -69,6 +73,8 @@ class Pins:
         client = self._clients.get(inbox, inbox.decode())  # one that asked before an update has no name
         if pin is not None and pin.id == found:
             require(pin.client == client, "pinned", f"{where}: {client} got a message, {pin} has the pin")
+            if not self._unpinning[_ident(record)]:
+                self._pins[_ident(record)] = pin._replace(is_sure=True)
             return
         ending = self._ending.get(_ident(record)) if pin is None else None
         if ending is not None and ending.id == found:
@@ -76,19 +82,23 @@ class Pins:
         require(
             bool(found) and found not in self._past, "pinned", f"{where}: a message has the pin {found!r}"
         )
-        may = pin is None or pin.until <= now
+        may = pin is None or pin.until <= now or not pin.is_sure
         require(may, "pinned", f"{where}: {client} got the pin {found} at {now}, {pin} has one")
         self._past.add(found)
-        self._pins[_ident(record)] = SeenPin(found, client, now + record.config["priority_timeout"])
+        until = now + record.config["priority_timeout"]
+        self._pins[_ident(record)] = SeenPin(found, client, until, not self._unpinning[_ident(record)])
 
     def unpinning(self, record: ConsumerRecord) -> None:
         """A request is going to end the pin of a consumer: what it handles afterwards has another pin."""
+        self._unpinning[_ident(record)] += 1
         pin = self._pins.pop(_ident(record), None)
         if pin is not None:
             self._ending[_ident(record)] = pin
 
     def unpinning_ended(self, record: ConsumerRecord) -> None:
         """The request was answered."""
+        if self._unpinning[_ident(record)]:  # else the server died meanwhile
+            self._unpinning[_ident(record)] -= 1
         self._ending.pop(_ident(record), None)
 
     def unpinned(self, record: ConsumerRecord) -> None:
@@ -99,6 +109,7 @@ class Pins:
         """The server died, and with it all pins."""
         self._pins.clear()
         self._ending.clear()
+        self._unpinning.clear()
         self._clients.clear()
 
 
