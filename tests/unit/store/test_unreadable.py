@@ -71,6 +71,20 @@ def test_messages_in_a_sector_that_can_not_be_read_are_lost_and_all_others_are_s
     assert got(bench, 101) == "101"
 
 
+def test_the_message_before_a_removed_last_one_is_found_beyond_lost_ones() -> None:
+    disk = BadSectors()
+    bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))
+    for number in range(1, 101):
+        bench.store_messages("s.x" if number in (7, 60, 70, 80) else f"s.{number}", payload=PAYLOAD)
+    disk.bad["1.blk"] = set(range(100))
+    for number in range(1, 15):  # what the first block has is lost, and nothing leads from 7 to 60 any more
+        bench.api("STREAM.MSG.GET.S", {"seq": number})
+    for gone, last in ((80, 70), (70, 60)):
+        assert bench.api("STREAM.MSG.DELETE.S", {"seq": gone, "no_erase": True})["success"]
+        assert bench.api("STREAM.MSG.GET.S", {"last_by_subj": "s.x"})["message"]["seq"] == last
+        assert bench.engine.streams["S"].log.last_seq_of(b"s.x") == last
+
+
 def test_the_last_message_of_a_subject_is_the_last_that_can_be_read() -> None:
     disk = BadSectors()
     bench = ConsumerHarness(FileStore("/store", disk=disk, block_size=BLOCK).account("$G"))

@@ -581,11 +581,10 @@ cdef class LogCore:
         cdef Entry* entry
         while at < gone:
             entry = self._entry(at)
-            if entry == NULL or entry.next_delta == 0:
-                break
-            if not entry.offset & <uint32_t>ENTRY_DEAD:
+            if entry != NULL and not entry.offset & <uint32_t>ENTRY_DEAD:
                 last = at
-            if entry.next_delta == <uint32_t>NEXT_FAR:
+            if entry == NULL or entry.next_delta == 0 or entry.next_delta == <uint32_t>NEXT_FAR:
+                # Damaged on disk, or too far for a delta: the chain is broken, and what follows it may be live.
                 at = self._scan(at + 1, self.state.arena + s.text, s.text_len, 0)
                 if at == 0:
                     break
