@@ -28,7 +28,7 @@ from penstock.jetstream.api import (
 )
 from penstock.jetstream.api.api_table import ApiRequest, ApiTable, Endpoint, client_of, queue_of
 from penstock.kernels.log.queries import DirectGets
-from penstock.kernels.wire.dispatch import publish
+from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import error_codes as codes
 from penstock.protocol import headers, status
@@ -68,10 +68,15 @@ class ApiService:
         self._prefixes = [PREFIX]
         if engine.config.domain:
             self._prefixes.append(f"$JS.{engine.config.domain}.API.")
-        self._sink = DirectGets(
+        self._sink = self._new_sink()
+        self._subscriptions: list[SinkSubscription] = []
+
+    def _new_sink(self) -> ServiceSink:
+        """What takes the requests."""
+        engine = self._engine
+        return DirectGets(
             self.on_request, self._apply_pending, engine, engine.index, status.MESSAGE_NOT_FOUND.block()
         )
-        self._subscriptions: list[SinkSubscription] = []
 
     def start(self) -> None:
         """Subscribes."""

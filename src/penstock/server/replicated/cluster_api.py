@@ -128,7 +128,6 @@ class ClusterApi(ApiService):
         self._cluster = cluster
         self._account = engine.config.account
         self._direct: dict[str, list[SinkSubscription]] = {}
-        self._service = ServiceSink(self.on_request, self._apply_pending)
         handlers: dict[str, Callable[[ApiRequest], Any]] = {
             "INFO": self._account_info,
             "STREAM.CREATE": self._create_stream,
@@ -159,12 +158,9 @@ class ClusterApi(ApiService):
 
     # --- subscriptions --------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Subscribes."""
-        for prefix in self._prefixes:
-            subscription = SinkSubscription(self._service, f"{prefix}>".encode())
-            self._engine.index.insert(subscription)
-            self._subscriptions.append(subscription)
+    def _new_sink(self) -> ServiceSink:
+        """Direct gets have subscriptions of their own, in a queue group."""
+        return ServiceSink(self.on_request, self._apply_pending)
 
     def stop(self) -> None:
         """Unsubscribes."""
