@@ -88,6 +88,7 @@ check-generated: setup
 	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/python tools/feature_table.py --check
 	$(BIN)/python tools/kafka_options.py --check
+	$(BIN)/python tools/metrics_page.py --check
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix --quiet

@@ -36,6 +36,7 @@ FRAMES_MAX = 12  # innermost frames
 # Makes ids of several runs in one log file differ.
 _PROCESS = os.urandom(3).hex()
 _numbers = itertools.count(1)
+_noted = 0
 _watchers: list[Callable[[str, BaseException], object]] = []
 
 
@@ -56,8 +57,10 @@ def note(where: str, error: BaseException) -> str:
 
     Returns the fault's id; the same id if an inner boundary has logged the exception already.
     """
+    global _noted
     fault: str | None = getattr(error, "penstock_fault", None)
     if fault is None:
+        _noted += 1
         fault = f"{_PROCESS}-{next(_numbers)}"
         text = ascii(error)[:TEXT_MAX]
         log.error("fault %s: %s: %s at %s", fault, where, text, " < ".join(_places(error)))
@@ -66,6 +69,11 @@ def note(where: str, error: BaseException) -> str:
     for watcher in tuple(_watchers):
         watcher(where, error)
     return fault
+
+
+def count() -> int:
+    """How many faults this process has logged."""
+    return _noted
 
 
 def describe(fault: str) -> str:

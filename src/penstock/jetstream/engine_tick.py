@@ -43,6 +43,7 @@ from penstock.jetstream.stream.rollups import Allowance
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.stream_table import StreamTable
 from penstock.jetstream.transfers import Transfers
+from penstock.kernels.base.duration_histogram import DurationHistogram
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import DirtyList
 
@@ -82,7 +83,10 @@ class TickParts:
 
 
 class EngineTick:
-    """Work of one account's engine at the end of a tick."""
+    """Work of one account's engine at the end of a tick.
+
+    ack_times: how long publishes waited for their acks, from their arrival at the stream on.
+    """
 
     def __init__(self, parts: TickParts) -> None:
         self._parts = parts
@@ -102,6 +106,7 @@ class EngineTick:
         self._consumer_failed = parts.containment.consumer_failed
         self._work_failed = parts.containment.work_failed
         self.routing = parts.pending.routing
+        self.ack_times = DurationHistogram()
         self._written: list[ConsumerReplica] = []  # consumers in this tick, which may confirm acks
         self._may_send = True  # everything applied since a failed step is written
         self._again: list[ConsumerReplica] = []  # to be looked at in the next tick
@@ -208,7 +213,7 @@ class EngineTick:
                 self._fail_step(error)
 
     def _acknowledge(self) -> None:
-        index, overflow = self._index, self._parts.overflow
+        index, times, overflow = self._index, self.ack_times, self._parts.overflow
         with self.routing:
             if overflow.full:
                 try:
@@ -218,7 +223,7 @@ class EngineTick:
             for stream in list(self._changed.values()):
                 if not stream.durability.is_syncing:
                     try:
-                        stream.effects.release(index)
+                        stream.effects.release(index, times)
                     except Exception as error:
                         self._stream_failed(error, stream)
             for consumer in self._written:
@@ -326,7 +331,7 @@ class EngineTick:
             self._pending.defer(partial(self.committed, stream))
             return
         with self.routing:
-            stream.effects.release(self._index)
+            stream.effects.release(self._index, self.ack_times)
         waiting = self._deferrals.take_consumers(stream)
         if stream.consumer_subscriptions is not None and stream.durability.may_deliver:
             waiting += stream.consumer_subscriptions.ready_consumers()

@@ -85,11 +85,13 @@ class _Ticket:
 
 class Flight(NamedTuple):
     """An entry in flight. tickets: by the number of their command in it. calls: for when it is committed.
-    late: those of them that are made also when this server leads no more."""
+    late: those of them that are made also when this server leads no more. since: when the first of its
+    publishes arrived, monotonic ns; 0 = it has none."""
 
     tickets: dict[int, _Ticket]
     calls: list[Callable[[], object]]
     late: list[Callable[[], object]]
+    since: int
 
     def settle(self, number: int, outcome: Outcome) -> None:
         """Tells the outcome of a command."""
@@ -118,6 +120,7 @@ class GroupCommands:
         self._tickets: dict[int, _Ticket] = {}
         self._calls: list[Callable[[], object]] = []
         self._late: list[Callable[[], object]] = []
+        self._since = 0  # when the first publish of what is submitted arrived, monotonic ns
         self._in_flight: deque[Flight] = deque()
         self._unresolved: deque[list[Callable[[], object]]] = deque()  # of entries whose outcome is unknown
         self._last: dict[type[Command], Command] = {}
@@ -176,7 +179,7 @@ class GroupCommands:
         if self._encoded:
             calls, late = self._calls, self._late
         elif self._in_flight:
-            _, calls, late = self._in_flight[-1]
+            calls, late = self._in_flight[-1].calls, self._in_flight[-1].late
         else:
             call()
             return
@@ -216,7 +219,9 @@ class GroupCommands:
         if not self._count:
             calls, self._calls = self._calls, []
             late, self._late = self._late, []
-        self._in_flight.append(Flight(tickets, calls, late))
+        self._in_flight.append(Flight(tickets, calls, late, self._since))
+        if not self._count:
+            self._since = 0
         return True
 
     def _add(self, command: Command, now: int, ticket: _Ticket | None) -> None:
@@ -235,6 +240,8 @@ class GroupCommands:
             return
         if ticket is not None:
             self._tickets[self._count] = ticket
+        if not self._since and isinstance(command, IngestBatch):
+            self._since = command.since
         self._encoded += (_LENGTH.pack(len(data)), data)
         self._bytes += len(data)
         self._count += 1
@@ -265,7 +272,7 @@ class GroupCommands:
 
     def _drop_buffered(self) -> None:
         self._encoded, self._tickets, self._calls, self._late = [], {}, [], []
-        self._bytes = self._count = 0
+        self._bytes = self._count = self._since = 0
 
     def take_committed(self) -> Flight:
         """Removes and returns what waits for the own entry that was committed just now."""
@@ -289,7 +296,7 @@ def parts_of(
 ) -> Iterator[IngestBatch]:
     """The publishes of a large batch as smaller ones. refuse: called with the reply subject of a publish that
     no entry can have."""
-    part = IngestBatch()
+    part = IngestBatch(batch.since)
     while (publish := batch.take_one()) is not None:
         if sum(len(one) for one in publish) > COMMAND_BYTES_MAX - 64:
             refuse(publish[1])
@@ -297,7 +304,7 @@ def parts_of(
         part.append(*publish)
         if part.size >= part_bytes:
             yield part
-            part = IngestBatch()
+            part = IngestBatch(batch.since)
     if part.size:
         yield part
 

@@ -162,6 +162,8 @@ class ReplicatedStream:
         stream = self.stream
         moved: dict[str, None] = {}
         refusals: list[int] = []
+        if flight is not None and flight.since:
+            stream.effects.acks.arrived(flight.since)
         for number, data in enumerate(split(entry)):
             command, now = decode(data)
             outcome: object

@@ -52,5 +52,15 @@ class CloseReason(StrEnum):
         )
 
     @property
+    def is_failed_authentication(self) -> bool:
+        """Whether the client could not log in, or lost what it logged in with."""
+        return self.is_refused_login or self in (
+            CloseReason.AUTHENTICATION_TIMEOUT,
+            CloseReason.AUTHENTICATION_EXPIRED,
+            CloseReason.REVOCATION,
+            CloseReason.TLS_HANDSHAKE_FAILURE,
+        )
+
+    @property
     def is_slow_consumer(self) -> bool:
         return self in (CloseReason.SLOW_CONSUMER_PENDING, CloseReason.SLOW_CONSUMER_DEADLINE)

@@ -23,6 +23,7 @@ from penstock.server.accounts.reservations import excess, growth
 from penstock.server.config.server_options import AccountJetStream, JetStreamOptions
 from penstock.server.disk_executor import LoopExecutor
 from penstock.server.server_identity import API_LEVEL
+from penstock.store.measured_disk import MeasuredDisk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +69,7 @@ class JetStreamService:
         self._tick = tick
         self.cluster = cluster
         self.running: dict[str, JetStreamEngine] = {}  # engines of the accounts that are not dormant
+        self.disk = MeasuredDisk()
         self.failed: dict[str, str] = {}  # account -> error of a failed start
         self._limits: dict[str, AccountJetStream] = {}  # of all accounts with JetStream
         self._dormant: dict[str, list[SinkSubscription]] = {}  # subscriptions that open a dormant engine
@@ -138,7 +140,7 @@ class JetStreamService:
 
         key = StoreKey(options.cipher, options.key, options.prev_key)
         self._background = LoopExecutor(asyncio.get_running_loop())
-        return FileStore(options.store_dir, key=key, executor=self._background)
+        return FileStore(options.store_dir, key=key, executor=self._background, disk=self.disk)
 
     def close(self) -> None:
         """Writes pending data and closes the store. Logs a disk error, and still closes everything else."""

@@ -58,6 +58,7 @@ class SessionRegistry(Mapping[int, "Session"]):
 
     def remove(self, session: Session, reason: CloseReason, now: int) -> bool:
         """Records a session whose socket is closed. False when it was not registered."""
+        self.totals.count_closed(reason)
         if self._by_cid.pop(session.cid, None) is None:
             return False
         self._leave(session)

@@ -1,17 +1,20 @@
-"""/metrics: what a scraper reads, with the format's own parser."""
+"""/metrics: what a scraper reads, with the parsers of both formats."""
 
 from __future__ import annotations
 
 import socket
-import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from penstock.server.monitoring.metrics import CONNECTIONS_SHOWN
+import penstock
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions
+from penstock.server.monitoring.metric_families import CONNECTIONS_SHOWN, PROCESS, SECTIONS
+from penstock.server.server_identity import VERSION
 from penstock.testing import server as embedded
 from penstock.testing.embedded import EmbeddedServer
+from tests.support.metric_scrapes import CLASSIC, OPENMETRICS, metrics_text, scrape_samples
 from tests.support.rawnats import RawNats
 
 pytestmark = pytest.mark.feature("monitoring.prometheus")
@@ -25,15 +28,9 @@ def running() -> Iterator[EmbeddedServer]:
 
 def scrape(running: EmbeddedServer) -> dict[str, dict[tuple[str, ...], float]]:
     """Values by sample name and values of labels."""
-    monitor = running.server.monitor
-    assert monitor is not None
-    with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/metrics", timeout=10) as answer:
-        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-        text = answer.read().decode()
     found: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    for sample in scrape_samples(running):
+        found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
     return found
 
 
@@ -100,3 +97,96 @@ def test_only_so_many_connections_are_named(running: EmbeddedServer) -> None:
     assert found["penstock_connections"] == {(): CONNECTIONS_SHOWN + 5}
     assert len(found["penstock_connection_pending_bytes"]) == CONNECTIONS_SHOWN
     assert len(found["penstock_connection_subscriptions"]) == CONNECTIONS_SHOWN
+
+
+def test_the_accept_header_chooses_the_format_and_both_have_the_same_metrics(running: EmbeddedServer) -> None:
+    nats = RawNats(running.port)
+    nats.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    nats.request("s.1", {})
+    nats.close()
+    kinds = {accept: metrics_text(running, accept)[0] for accept in (OPENMETRICS, CLASSIC, "", "*/*")}
+    assert kinds.pop(OPENMETRICS).startswith("application/openmetrics-text; version=1.0.0")
+    assert set(kinds.values()) == {"text/plain; version=0.0.4; charset=utf-8"}
+    names = [
+        {(sample.name, *sorted(sample.labels.items())) for sample in scrape_samples(running, accept)}
+        for accept in (OPENMETRICS, CLASSIC)
+    ]
+    assert names[0] == names[1]
+
+
+def test_every_documented_family_is_on_the_page_and_no_other(running: EmbeddedServer) -> None:
+    _, text = metrics_text(running, OPENMETRICS)
+    present = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
+    documented = [f"penstock_{row[0]}" for rows in SECTIONS.values() for row in rows]
+    assert present == documented + [row[0] for row in PROCESS]
+
+
+def test_the_page_has_the_versions_and_the_process(running: EmbeddedServer) -> None:
+    samples = {sample.name: sample for sample in scrape_samples(running)}
+    build = samples["penstock_build_info"].labels
+    assert build["version"] == penstock.__version__
+    assert build["nats_version"] == VERSION
+    assert samples["process_max_fds"].value > samples["process_open_fds"].value > 3
+    assert samples["process_cpu_seconds_total"].value > 0
+    assert samples["penstock_healthy"].value == 1
+
+
+def test_acked_publishes_and_syncs_are_timed(tmp_path: Path) -> None:
+    options = JetStreamOptions(store_dir=str(tmp_path), sync_always=True)
+    with embedded(options=ServerOptions(port=-1, http_port=-1, jetstream=options)) as running:
+        nats = RawNats(running.port)
+        nats.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+        before = scrape(running)
+        for _ in range(4):
+            nats.request("s.1", {})
+        nats.publish("s.1", b"no reply, no ack")
+        found = scrape(running)
+        nats.close()
+    assert before["penstock_publish_ack_duration_seconds_count"] == {("$G",): 0}
+    assert found["penstock_publish_ack_duration_seconds_count"] == {("$G",): 4}
+    syncs = "penstock_sync_duration_seconds"
+    assert found[f"{syncs}_count"][()] >= before[f"{syncs}_count"][()] + 4
+    # An ack waits for its sync.
+    in_syncs = found[f"{syncs}_sum"][()] - before[f"{syncs}_sum"][()]
+    assert found["penstock_publish_ack_duration_seconds_sum"][("$G",)] >= in_syncs / 2
+    assert found["penstock_sync_failures_total"] == {(): 0}
+    assert found["penstock_store_size_bytes"][()] >= found["penstock_store_free_bytes"][()] > 0
+
+
+def test_limits_are_beside_usages_where_there_are_limits(tmp_path: Path) -> None:
+    options = JetStreamOptions(store_dir=str(tmp_path), max_file_bytes=1 << 20)
+    with embedded(
+        options=ServerOptions(port=-1, http_port=-1, jetstream=options, max_connections=7)
+    ) as running:
+        nats = RawNats(running.port)
+        bounded = {"name": "B", "subjects": ["b"], "max_bytes": 5000, "discard": "new"}
+        nats.request("$JS.API.STREAM.CREATE.B", bounded)
+        nats.request("$JS.API.STREAM.CREATE.F", {"name": "F", "subjects": ["f"]})
+        config = {"durable_name": "D", "ack_policy": "explicit", "max_ack_pending": 9}
+        nats.request("$JS.API.CONSUMER.CREATE.F.D", {"stream_name": "F", "config": config})
+        nats.request("b", {})
+        found = scrape(running)
+        nats.close()
+    assert found["penstock_connections_limit"] == {(): 7}
+    assert found["penstock_stream_limit_bytes"] == {("$G", "new", "B"): 5000}
+    assert "penstock_stream_limit_messages" not in found
+    assert found["penstock_consumer_ack_pending_limit"] == {("$G", "D", "F"): 9}
+    assert found["penstock_jetstream_storage_limit_bytes"] == {(): 1 << 20}
+    stored = found["penstock_stream_bytes"][("$G", "B")]
+    assert found["penstock_jetstream_storage_bytes"] == {(): stored}
+    assert found["penstock_account_storage_bytes"] == {("$G",): stored}
+    assert "penstock_account_storage_limit_bytes" not in found
+
+
+def test_failed_logins_are_counted_by_reason() -> None:
+    with embedded(options=ServerOptions(port=-1, http_port=-1, user="u", password="p")) as running:
+        right = RawNats(running.port, user="u", **{"pass": "p"})
+        for _ in range(2):
+            with pytest.raises((ConnectionError, ValueError)):
+                RawNats(running.port, user="u", **{"pass": "wrong"})
+        found = scrape(running)
+        right.close()
+    failures = found["penstock_authentication_failures_total"]
+    assert {reason: count for reason, count in failures.items() if count} == {("Authentication Failure",): 2}
+    closed = found["penstock_connections_closed_total"]
+    assert closed[("Authentication Failure",)] == 2

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from importlib.machinery import ExtensionFileLoader
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kernels.base.duration_histogram import DurationHistogram
 from penstock.kernels.ingest import ingest
 from penstock.kernels.ingest.ingest import AckBatch, IngestBatch, StreamSink, apply_plain
 from penstock.kernels.ingest.publish_headers import MessageIds
@@ -271,6 +273,45 @@ def test_a_sink_collects_marks_once_and_swaps_its_batches() -> None:
     assert (len(first), dirty.take()) == (3, [stream])
     assert sink.take().take_one() == (b"s.9", b"", b"", b"y")
     assert len(sink.take()) == 0
+
+
+def test_the_acks_of_a_batch_are_timed_from_the_arrival_of_its_first_publish() -> None:
+    index, dirty = SubscriptionIndex(), DirtyList(lambda: None)
+    sink = StreamSink(dirty, object())
+    index.insert(SinkSubscription(sink, b"s.>"))
+    before = time.monotonic_ns()
+    for reply in (b"r", b"", b"r"):
+        publish(index, b"s.1", reply, b"", b"x")
+    after = time.monotonic_ns()
+    batch, acks, times = sink.take(), AckBatch(PREFIX), DurationHistogram()
+    assert before <= batch.since <= after
+    log = StreamLog()
+    apply_plain(batch, log, PlainLimits(), MessageIds(0), 1, 1, acks)
+    assert acks.since == batch.since
+    publish(index, b"s.2", b"r", b"", b"x")
+    apply_plain(sink.take(), log, PlainLimits(), MessageIds(0), 1, 1, acks)  # during a sync
+    assert acks.since == batch.since
+    acks.route(index, times)
+    sum_ns, _, events = times.snapshot()
+    assert events == 3
+    assert sum_ns <= 3 * (time.monotonic_ns() - before)
+    assert acks.since == 0
+    acks.add(b"r", b"not timed: the arrival of its publish is unknown")
+    acks.route(index, times)
+    assert times.snapshot()[2] == 3
+
+
+def test_acks_of_a_group_are_timed_from_what_its_leader_noted() -> None:
+    index, acks, times = SubscriptionIndex(), AckBatch(PREFIX), DurationHistogram()
+    acks.arrived(5)
+    batch = IngestBatch()
+    batch.append(b"s", b"r", b"", b"x")
+    again = IngestBatch.decode(batch.encode())
+    apply_plain(again, StreamLog(), PlainLimits(), MessageIds(0), 1, 1, acks)
+    acks.arrived(7)  # of a later entry: these acks still wait
+    assert (again.since, acks.since) == (0, 5)
+    acks.route(index, times)
+    assert times.snapshot()[2] == 1
 
 
 def test_acks_reach_their_inboxes_in_order() -> None:

@@ -60,6 +60,20 @@ def test_the_commands_of_a_tick_are_one_entry_in_their_order() -> None:
     assert leader.wakes == 3
 
 
+def test_an_entry_knows_when_the_first_of_its_publishes_arrived() -> None:
+    leader = Leader()
+    leader.commands.submit(Purge(5), 0)
+    leader.commands.flush()
+    for since in (30, 40):
+        batch = IngestBatch(since)
+        batch.append(b"s", b"r", b"", b"x")
+        leader.commands.submit(batch, 0)
+    leader.commands.flush()
+    leader.commands.submit(Purge(6), 0)
+    leader.commands.flush()
+    assert [leader.commands.take_committed().since for _ in range(3)] == [0, 30, 0]
+
+
 def test_the_time_of_commands_never_falls_whatever_the_clock_does() -> None:
     leader = Leader()
     leader.commands.applied(500)  # by the leader before
@@ -209,12 +223,12 @@ def test_an_entry_of_a_newer_server_is_refused() -> None:
 
 
 def test_publishes_of_a_tick_above_the_size_of_a_part_become_several_commands() -> None:
-    batch = IngestBatch()
+    batch = IngestBatch(since=7)
     for number in range(10):
         batch.append(b"s", b"r%d" % number, b"", b"x" * 1000)
     refused: list[bytes] = []
     parts = list(parts_of(batch, refused.append, part_bytes=3000))
-    assert [part.count for part in parts] == [3, 3, 3, 1]
+    assert [(part.count, part.since) for part in parts] == [(3, 7), (3, 7), (3, 7), (1, 7)]
     taken = [publish[1] for part in parts for publish in iter(part.take_one, None)]
     assert taken == [b"r%d" % number for number in range(10)]
     assert refused == []

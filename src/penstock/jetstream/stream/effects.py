@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.jetstream.durability import Durability
+from penstock.kernels.base.duration_histogram import DurationHistogram
 from penstock.kernels.ingest.batches import FastBatch
 from penstock.kernels.ingest.ingest import AckBatch
 from penstock.kernels.ingest.storing import Republisher
@@ -63,9 +64,9 @@ class StreamEffects:
 
     # --- releasing -----------------------------------------------------------------------------
 
-    def release(self, index: SubscriptionIndex) -> None:
+    def release(self, index: SubscriptionIndex, times: DurationHistogram | None = None) -> None:
         """Sends republished messages, then responses, then advisories, if the gate is open. Call only after
-        the write.
+        the write. times: receives how long the responses took.
 
         While roll-ups are unfinished, everything waits: no read after an ack returns a replaced message.
         After a failed write, only the errors leave; what was applied goes out again when it is written.
@@ -75,7 +76,7 @@ class StreamEffects:
         if self.republisher.count and self._durability.failure is None:
             self.republisher.route(index)
         if self.acks.count:
-            self.acks.route(index)
+            self.acks.route(index, times)
         if self._refused:
             self._forget_refused()
         if self._abandoned:

@@ -1,5 +1,6 @@
 """Python interface of ingest: batches of publishes, storing them, their acks."""
 
+from penstock.kernels.base.duration_histogram import DurationHistogram
 from penstock.kernels.ingest.batches import FastBatches, StagedBatches
 from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.ingest.storing import PlainLimits, Republisher
@@ -10,9 +11,14 @@ from penstock.kernels.wire.output import RunBuffer
 from penstock.kernels.wire.sinks import DirtyList, Sink
 
 class IngestBatch(RunBuffer):
-    """A run of publishes in the order in which they reached the stream."""
+    """A run of publishes in the order in which they reached the stream.
 
-    def __init__(self) -> None: ...
+    since -- when its first publish arrived, ns of the monotonic clock; 0 = unknown.
+    """
+
+    def __init__(self, since: int = 0) -> None: ...
+    @property
+    def since(self) -> int: ...
     def append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Adds one publish as if it had been routed to this stream. Raises ValueError when it is too
         large."""
@@ -85,8 +91,18 @@ class AckBatch:
     def add(self, reply: bytes, text: bytes) -> None:
         """Adds any other reply to a publish, such as an error."""
 
-    def route(self, index: SubscriptionIndex) -> int:
-        """Routes all acks and empties the batch; returns how many had a receiver."""
+    @property
+    def since(self) -> int:
+        """When the first publish of these acks arrived, ns of the monotonic clock; 0 = unknown."""
+
+    def arrived(self, since: int) -> None:
+        """Notes when the publishes arrived whose acks follow, unless acks of earlier ones wait."""
+
+    def route(self, index: SubscriptionIndex, times: DurationHistogram | None = None) -> int:
+        """Routes all acks and empties the batch; returns how many had a receiver.
+
+        times -- receives how long ago the first of their publishes arrived, once for each ack.
+        """
 
     def items(self) -> list[tuple[bytes, bytes]]:
         """[(reply, text)] of the waiting acks."""

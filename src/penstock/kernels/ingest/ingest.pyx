@@ -17,6 +17,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
 
+from penstock.kernels.base.duration_histogram cimport DurationHistogram
 from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.wire.dispatch cimport route
 from penstock.kernels.ingest.batches cimport (
@@ -29,6 +30,7 @@ from penstock.kernels.ingest.publish_headers cimport (
 )
 from penstock.kernels.ingest.storing cimport PlainLimits, Republisher, store_publish
 from penstock.kernels.wire.sinks cimport DirtyList, Message, Sink, SinkSubscription
+from penstock.kernels.wire.ticks cimport monotonic_ns
 from penstock.kernels.log.records cimport Record, cost_of
 from penstock.kernels.log.stream_log cimport StreamLog
 from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
@@ -53,6 +55,9 @@ cdef packed struct PublishEntry:
 
 cdef class IngestBatch(RunBuffer):
     """A run of publishes in the order in which they reached the stream."""
+
+    def __cinit__(self, uint64_t since=0):
+        self.since = since
 
     cdef int put(self, const Message* m) except -1:
         cdef PublishHead* head = put_publish(self.buf, m)
@@ -187,6 +192,8 @@ cdef class StreamSink(Sink):
         cdef bytes subject      # owns the bytes that renamed.subject points at
         if self.msgs_max and not self.admits(m):
             return 1
+        if not self.batch.count:        # one read of the clock per batch
+            self.batch.since = monotonic_ns()
         if self.mapper is None:
             if not fits(m):
                 return 0
@@ -290,13 +297,21 @@ cdef class AckBatch:
             PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply), PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
         )
 
-    def route(self, SubscriptionIndex index):
+    def arrived(self, uint64_t since):
+        """The publishes whose acks follow arrived from `since` on."""
+        if not self.count or not self.since:
+            self.since = since
+
+    def route(self, SubscriptionIndex index, DurationHistogram times=None):
         """Routes all acks and empties the batch; returns how many had a receiver."""
         cdef const char* p = self.buf.data
         cdef const char* end = p + self.buf.size
         cdef uint32_t lengths[2]
         cdef Message m
         cdef size_t taken = 0
+        if times is not None and self.since and self.count:
+            # One value for all, that of the first: the acks of a batch leave together.
+            times.add(monotonic_ns() - self.since, self.count)
         m.reply = NULL
         m.reply_len = 0
         m.header_len = 0
@@ -330,6 +345,7 @@ cdef class AckBatch:
         """Drops the waiting acks."""
         self.buf.clear()
         self.count = 0
+        self.since = 0
 
     def __len__(self):
         return self.count
@@ -364,6 +380,8 @@ cpdef size_t apply_plain(
     cdef size_t room
     cdef FastBatch fast
     cdef int verdict
+    if batch.count and batch.since and not acks.count:
+        acks.since = batch.since
     if limits.per_message:
         return 0
     while batch.position < end:

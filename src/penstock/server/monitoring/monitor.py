@@ -194,19 +194,23 @@ class Monitor:
         from starlette.responses import Response
 
         from penstock.server.monitoring import metrics
+        from penstock.server.monitoring.metric_families import Families
 
         self.requests["/metrics"] = self.requests.get("/metrics", 0) + 1
 
-        async def gather() -> list[metrics.Family]:
+        async def gather() -> Families:
             families = await in_pieces(metrics.collect(self._server))
-            assert isinstance(families, list)
+            assert isinstance(families, Families)
             return families
 
         try:
             families = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(gather(), self._loop))
         except Exception as error:  # noqa: BLE001 -- like faults.contain(), for a coroutine
             return _fault("/metrics", error)
-        return Response(metrics.encode(families), headers={"Content-Type": metrics.CONTENT_TYPE})
+        service = self._server.jetstream
+        kind = metrics.format_of(", ".join(request.headers.getlist("accept")))
+        text = metrics.encode(families, kind, service.store_dir if service is not None else "")
+        return Response(text, headers={"Content-Type": kind, "Vary": "Accept"})
 
     async def _index(self, request: Request) -> Response:
         from starlette.responses import HTMLResponse

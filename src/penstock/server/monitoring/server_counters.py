@@ -36,11 +36,16 @@ class ServerCounters(Struct):
     in_bytes: int = 0
     out_msgs: int = 0
     out_bytes: int = 0
+    by_reason: dict[CloseReason, int] = field(default_factory=dict)  # closed connections, not by account
     by_account: dict[str, ServerCounters] = field(default_factory=dict)
 
     def count_connection(self) -> None:
         """Counts an accepted connection."""
         self.connections += 1
+
+    def count_closed(self, reason: CloseReason) -> None:
+        """Counts a closed connection, also one that was refused before it became a session."""
+        self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
 
     def count_stale(self) -> None:
         """Counts a connection that is closed because it does not answer pings."""

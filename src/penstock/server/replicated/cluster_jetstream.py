@@ -58,7 +58,7 @@ from penstock.server.replicated.peer_watch import PeerWatch
 from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.server.replicated.stream_supervisor import StreamSupervisor
-from penstock.store.disk import LOCAL_DISK
+from penstock.store.disk import LOCAL_DISK, Disk
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
@@ -109,6 +109,7 @@ class ClusterJetStream:
         self._reads_at = 0  # when to look again which replicas are current
         self._timer: asyncio.TimerHandle | None = None
         self._executor: LoopExecutor | None = None
+        self._disk: Disk = LOCAL_DISK
         self._leaving_tickets: dict[str, bytes] = {}
         self._loop = asyncio.get_running_loop()
         self._count_peers: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -135,6 +136,7 @@ class ClusterJetStream:
         """What the replication service needs. count_peers: returns how many servers there are routes to, and
         how many of them have replicated groups."""
         self._service, self._count_peers = service, count_peers
+        self._disk = service.disk
         options = self._context.options.jetstream
         assert options is not None
         directory = self._directory()
@@ -146,7 +148,7 @@ class ClusterJetStream:
         if not options.sync_replicas:
             how = f"a majority has written; syncs follow every {format_duration(options.sync_interval_ns)}"
         self._context.log.info(f"Replicated streams acknowledge what {how}")
-        return ReplicationSetup(directory / LOG_DIRECTORY, self._opened, replication)
+        return ReplicationSetup(directory / LOG_DIRECTORY, self._opened, replication, self._disk)
 
     def _directory(self) -> Path:
         options = self._context.options.jetstream
@@ -167,7 +169,7 @@ class ClusterJetStream:
         self._executor = LoopExecutor(self._loop)
         ports = StreamGroupPorts(
             node, self.engine_of, lambda: self.meta.tables.cluster_id,
-            self._directory() / LOG_DIRECTORY / STATE_DIRECTORY, LOCAL_DISK, self._executor, self._call_later,
+            self._directory() / LOG_DIRECTORY / STATE_DIRECTORY, self._disk, self._executor, self._call_later,
         )  # fmt: skip
         self.groups = StreamGroups(ports, self)
         self.supervisor = StreamSupervisor(
