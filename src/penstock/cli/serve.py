@@ -229,10 +229,11 @@ def _on_loop_error(log: logs.Log, loop: asyncio.AbstractEventLoop, context: dict
 
 
 def _greet(server: Server, options: ServerOptions, log: logs.Log) -> None:
+    from penstock import __version__
     from penstock.cli.flag_options import digest
     from penstock.server.server_identity import VERSION
 
-    log.info("Starting penstock")
+    log.info(f"Starting penstock {__version__}, which speaks NATS {VERSION}")
     log.info(f"  Version:  {VERSION}")
     log.info(f"  Name:     {server.server_name}")
     log.info(f"  ID:       {server.server_id}")

@@ -93,7 +93,8 @@ def test_it_tells_where_it_listens_and_that_it_is_ready(start: Callable[..., Pro
     process = start()
     lines = process.log.splitlines()
     assert re.fullmatch(
-        rf"\[{process.process.pid}\] \d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{{6}} \[INF\] Starting penstock",
+        rf"\[{process.process.pid}\] \d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{{6}} \[INF\] "
+        rf"Starting penstock {re.escape(penstock.__version__)}, which speaks NATS 2\.\d+\.\d+",
         lines[0],
     )
     assert f"Listening for client connections on 127.0.0.1:{process.port}" in process.log

@@ -37,7 +37,7 @@ KNOWN_MISSING = {
     "imports", "exports",
     "rtt",  # known only after the first PONG
 }  # fmt: skip
-KNOWN_MORE = {"push_bound", "rtt", "is_system", "last_active"}
+KNOWN_MORE = {"push_bound", "rtt", "is_system", "last_active", "penstock_version"}
 
 
 class Site:

@@ -13,8 +13,9 @@ from msgspec import structs
 from penstock.errors import ConfigError
 from penstock.protocol.numbers import natural
 from penstock.routing.permissions import PermissionEntry, Permissions, ResponsePermission, SubjectPermission
-from penstock.server.config.block_fields import fields
+from penstock.server.config.block_fields import each, fields
 from penstock.server.config.conf_parser import ConfMap, ConfNode
+from penstock.server.config.config_errors import joined
 from penstock.server.config.mapping_directives import mappings
 from penstock.server.config.server_options import AccountJetStream, AccountOptions, MessageTrace, User
 from penstock.server.config.values import block, boolean, duration_text, integer, shown, text
@@ -126,7 +127,7 @@ def users(node: ConfNode, name: str) -> tuple[User, ...]:
     """Parses an array of users."""
     if not isinstance(node.value, list):
         raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
-    return tuple(_user(entry, name) for entry in node.value)
+    return each(node.value, lambda entry: _user(entry, name))
 
 
 def _user(node: ConfNode, name: str) -> User:
@@ -253,17 +254,19 @@ def accounts(node: ConfNode, name: str) -> tuple[AccountOptions, ...]:
         return tuple(AccountOptions(name=text(entry, name)) for entry in node.value)
     found: list[AccountOptions] = []
     shared: list[ImportExportEntry] = []
+    errors: list[ConfigError] = []
     for account, where, entry in block(node, name):
         if not isinstance(entry.value, ConfMap):
             if entry.used:
                 continue
-            raise where.error("Expected map entries for accounts")
+            errors.append(where.error("Expected map entries for accounts"))
+            continue
         try:
             found.append(_account(account, entry.value, shared))
         except ConfigError as error:
-            if error.file is not None:
-                raise
-            raise where.error(error.message) from error
+            errors.append(error if error.file is not None else where.error(error.message))
+    if errors:
+        raise joined(errors)
     if shared:
         from penstock.server.config import import_export_directives
 

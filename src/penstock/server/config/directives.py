@@ -16,8 +16,9 @@ from typing import Any
 from msgspec import structs
 
 from penstock.errors import ConfigError
-from penstock.server.config.block_fields import check_without_effect, fields
+from penstock.server.config.block_fields import check_without_effect, fields, unknown_field
 from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation, parse_file
+from penstock.server.config.config_errors import joined
 from penstock.server.config.option_checks import syslog_address
 from penstock.server.config.server_options import JetStreamOptions, ServerOptions
 from penstock.server.config.values import (
@@ -399,47 +400,24 @@ def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOption
         base: options for absent directives; default `ServerOptions()`.
 
     Raises:
-        ConfigError: unknown or unsupported directive, or an invalid value.
+        ConfigError: unknown or unsupported directives, or invalid values; ConfigErrors for several.
     """
     found: dict[str, Any] = {}
-    store_dir: tuple[str, SourceLocation] | None = None
-    steps: list[
-        tuple[SourceLocation, dict[str, Any]]
-    ] = []  # location of each directive, and the options after it
+    errors: list[ConfigError] = []
+    steps: list[_Step] = []
     for key, where, node in tree:
-        name = key.lower()
-        if name in _ADDRESSES:
-            host, port = address(node, name)
-            option_host, option_port = _ADDRESSES[name]
-            found[option_port] = port
-            if host is not None:
-                found[option_host] = host
-        elif name in _BLOCKS:
-            found.update(_BLOCKS[name](node, name))
-        elif name in _TRACES:
-            found[name] = boolean(node, name)
-            if found[name]:
-                found["trace"] = True
-        elif name in _REMOTE_BLOCKS:
-            from penstock.server.config import remote_directives  # most configurations have none of them
-
-            remote_directives.check(node, name)
-        elif name == "prof_port":
-            _check_no_profile(node, name)
-        elif name in _STORE_DIR:
-            store_dir = (text(node, name), where)
-        elif name in _MAPPINGS:
-            from penstock.server.config.mapping_directives import mappings  # most configurations have none
-
-            found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
-        elif name in _TOP:
-            option, read = _TOP[name]
-            found[option] = _placed(read, node, name, where)
-        elif not node.used:
-            check_without_effect(key, where, node, UNSUPPORTED)
+        try:
+            _read(key, where, node, found)
+        except ConfigError as error:
+            errors.append(error)
         steps.append((where, dict(found)))
+    if errors:
+        raise joined(errors)
     base = base or ServerOptions()
+    store_dir: tuple[str, SourceLocation] | None = found.pop("store_dir", None)
     if store_dir is not None:
+        for _, before in steps:
+            before.pop("store_dir", None)
         found = _with_store_dir(found, base, *store_dir)
         steps.append((store_dir[1], found))
     if "operators" in found:
@@ -450,7 +428,48 @@ def options_of(tree: ConfMap, base: ServerOptions | None = None) -> ServerOption
     try:
         return structs.replace(base, **found)
     except ConfigError as error:
-        raise _blamed(error, base, steps) from error
+        raise joined([_blamed(error, base, steps), *_others(error, base, steps)]) from error
+
+
+_Step = tuple[SourceLocation, dict[str, Any]]
+"""The location of a directive, and the options after it."""
+
+
+def _read(key: str, where: SourceLocation, node: ConfNode, found: dict[str, Any]) -> None:
+    """Reads one directive into `found`. Raises ConfigError."""
+    name = key.lower()
+    if name in _ADDRESSES:
+        host, port = address(node, name)
+        option_host, option_port = _ADDRESSES[name]
+        found[option_port] = port
+        if host is not None:
+            found[option_host] = host
+    elif name in _BLOCKS:
+        found.update(_BLOCKS[name](node, name))
+    elif name in _TRACES:
+        found[name] = boolean(node, name)
+        if found[name]:
+            found["trace"] = True
+    elif name in _REMOTE_BLOCKS:
+        from penstock.server.config import remote_directives  # most configurations have none of them
+
+        remote_directives.check(node, name)
+    elif name == "prof_port":
+        _check_no_profile(node, name)
+    elif name in _STORE_DIR:
+        found["store_dir"] = (text(node, name), where)
+    elif name in _MAPPINGS:
+        from penstock.server.config.mapping_directives import mappings  # most configurations have none
+
+        found["mappings"] = (*found.get("mappings", ()), *mappings(node, name))
+    elif name in _TOP:
+        option, read = _TOP[name]
+        found[option] = _placed(read, node, name, where)
+    elif not node.used and name in UNSUPPORTED:
+        check_without_effect(key, where, node, UNSUPPORTED)
+    elif not node.used:
+        known = [*_TOP, *_ADDRESSES, *_BLOCKS, *_TRACES, *_STORE_DIR, *_MAPPINGS]
+        raise unknown_field(key, where, known, {"authorization": _AUTHORIZATION, "jetstream": _JETSTREAM})
 
 
 def _check_no_profile(node: ConfNode, name: str) -> None:
@@ -470,17 +489,42 @@ def _with_store_dir(
     return found | {"jetstream": structs.replace(jetstream, store_dir=path)}
 
 
-def _blamed(
-    error: ConfigError, base: ServerOptions, steps: list[tuple[SourceLocation, dict[str, Any]]]
-) -> ConfigError:
+def _blamed(error: ConfigError, base: ServerOptions, steps: list[_Step]) -> ConfigError:
     """Adds the location of the directive that caused an error of the options as a whole."""
     for where, found in steps:
-        try:
-            structs.replace(base, **found)
-        except ConfigError as earlier:
-            if earlier.message == error.message:
-                return where.error(error.message)
+        earlier = _refusal(base, found)
+        if earlier is not None and earlier.message == error.message:
+            return where.error(error.message)
     return error
+
+
+def _others(error: ConfigError, base: ServerOptions, steps: list[_Step]) -> list[ConfigError]:
+    """Errors beside the one that the options as a whole raise first: of directives whose own options are
+    refused, also together with all others that are not."""
+    wrong: list[tuple[SourceLocation, str, dict[str, Any]]] = []
+    before: dict[str, Any] = {}
+    for where, found in steps:
+        own = {name: value for name, value in found.items() if before.get(name, base) is not value}
+        refusal = _refusal(base, own)
+        if refusal is not None:
+            wrong.append((where, refusal.message, own))
+        before = found
+    right = {name: value for name, value in before.items() if not any(name in own for *_, own in wrong)}
+    errors: list[ConfigError] = []
+    for where, message, own in wrong:
+        refusal = _refusal(base, right | own)
+        if refusal is not None and refusal.message == message != error.message:
+            errors.append(where.error(message))
+    return errors
+
+
+def _refusal(base: ServerOptions, found: dict[str, Any]) -> ConfigError | None:
+    """Why these options are refused; None when they are valid."""
+    try:
+        structs.replace(base, **found)
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _placed(read: Reader, node: ConfNode, name: str, where: SourceLocation) -> Any:

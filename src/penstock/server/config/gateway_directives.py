@@ -7,7 +7,7 @@ from typing import Any
 from penstock.cluster.mesh_ports import address_of
 from penstock.errors import ConfigError
 from penstock.server.config import tls_directives
-from penstock.server.config.block_fields import fields
+from penstock.server.config.block_fields import each, fields
 from penstock.server.config.conf_parser import ConfNode
 from penstock.server.config.gateway_options import GatewayOptions, GatewayRemoteOptions
 from penstock.server.config.link_directives import CREDENTIALS, link_fields
@@ -58,14 +58,15 @@ _REFUSED = {
 def _remotes(node: ConfNode, name: str) -> tuple[GatewayRemoteOptions, ...]:
     if not isinstance(node.value, list):
         raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
-    made: list[GatewayRemoteOptions] = []
-    for entry in node.value:
-        found = fields(block(entry, name), _REMOTE, frozenset())
-        try:
-            made.append(GatewayRemoteOptions(**found))
-        except ConfigError as error:
-            raise entry.where.error(error.message) from error
-    return tuple(made)
+    return each(node.value, lambda entry: _remote(entry, name))
+
+
+def _remote(entry: ConfNode, name: str) -> GatewayRemoteOptions:
+    found = fields(block(entry, name), _REMOTE, frozenset())
+    try:
+        return GatewayRemoteOptions(**found)
+    except ConfigError as error:
+        raise entry.where.error(error.message) from error
 
 
 def _urls(node: ConfNode, name: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from penstock.routing.imports_exports import (
     StreamImport,
     check,
 )
+from penstock.server.config.block_fields import unknown_field
 from penstock.server.config.conf_parser import ConfMap, ConfNode, SourceLocation
 from penstock.server.config.values import boolean, duration_text, integer, shown, text
 
@@ -89,7 +90,7 @@ def _read(
         if entry is None:
             if node.used:
                 continue
-            raise where.error(f'unknown field "{key}"')
+            raise unknown_field(key, where, table)
         about, read = entry
         if about in found and about in _ONCE:
             raise where.error(_ONCE[about])

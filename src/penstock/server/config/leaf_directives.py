@@ -7,7 +7,7 @@ from typing import Any
 from penstock.errors import ConfigError, MisuseError
 from penstock.routing.permissions import PermissionEntry
 from penstock.server.config import tls_directives
-from penstock.server.config.block_fields import fields
+from penstock.server.config.block_fields import each, fields
 from penstock.server.config.conf_parser import ConfMap, ConfNode
 from penstock.server.config.leaf_options import LeafOptions, LeafRemoteOptions, LeafUser
 from penstock.server.config.link_directives import CREDENTIALS, compression_of, link_fields
@@ -82,19 +82,20 @@ def _nkey(node: ConfNode, name: str) -> str:
 def _users(node: ConfNode, name: str) -> tuple[LeafUser, ...]:
     if not isinstance(node.value, list):
         raise node.where.error(f"{name} is {shown(node)}; it must be an array of maps")
-    users = []
-    for entry in node.value:
-        found = fields(block(entry, "user"), _USER, frozenset())
-        if not found.get("name"):
-            raise entry.where.error("a user of leafnode authorization has no `user`")
-        users.append(LeafUser(**found))
-    return tuple(users)
+    return each(node.value, _user)
+
+
+def _user(entry: ConfNode) -> LeafUser:
+    found = fields(block(entry, "user"), _USER, frozenset())
+    if not found.get("name"):
+        raise entry.where.error("a user of leafnode authorization has no `user`")
+    return LeafUser(**found)
 
 
 def _remotes(node: ConfNode, name: str) -> tuple[LeafRemoteOptions, ...]:
     if not isinstance(node.value, list):
         raise node.where.error(f"Expected remotes field to be an array, got {shown(node)}")
-    return tuple(_remote(entry, name) for entry in node.value)
+    return each(node.value, lambda entry: _remote(entry, name))
 
 
 def _remote(node: ConfNode, name: str) -> LeafRemoteOptions:

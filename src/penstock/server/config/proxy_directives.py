@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import ConfigError
 from penstock.protocol.nkeys import is_public
+from penstock.server.config.block_fields import unknown_field
 from penstock.server.config.conf_parser import ConfNode
 from penstock.server.config.values import block, shown, text
 
@@ -15,7 +16,7 @@ def trusted(node: ConfNode, name: str) -> tuple[str, ...]:
         if key.lower() != "trusted":
             if entry.used:
                 continue
-            raise where.error(f'unknown field "{key}"')
+            raise unknown_field(key, where, ["trusted"])
         if not isinstance(entry.value, list):
             raise where.error(f"expected proxies' trusted field to be an array, got {shown(entry)}")
         found = tuple(_key(each) for each in entry.value)
@@ -28,7 +29,7 @@ def _key(node: ConfNode) -> str:
         if key.lower() not in ("key", "public_key"):
             if entry.used:
                 continue
-            raise where.error(f'unknown field "{key}"')
+            raise unknown_field(key, where, ["key", "public_key"])
         public = text(entry, key)
         if not is_public(public):
             raise where.error(f'invalid proxy key "{public}"')

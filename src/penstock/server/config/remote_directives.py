@@ -8,6 +8,7 @@ official server.
 
 from __future__ import annotations
 
+from penstock.server.config.block_fields import unknown_field
 from penstock.server.config.conf_parser import ConfMap, ConfNode
 from penstock.server.config.values import Reader, address, block, boolean, duration, integer, text
 
@@ -37,7 +38,7 @@ def _check(items: ConfMap, table: dict[str, Reader]) -> None:
         if read is None:
             if node.used:
                 continue
-            raise where.error(f'unknown field "{key}"')
+            raise unknown_field(key, where, table)
         read(node, key.lower())
 
 

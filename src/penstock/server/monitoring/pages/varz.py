@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock import __version__
 from penstock.protocol.durations import format_time
 from penstock.server.config.option_checks import host_and_port
 from penstock.server.monitoring.pages.jsz import jetstream_config, jetstream_limits, jetstream_stats
@@ -59,6 +60,7 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "server_id": context.server_id,
         "server_name": context.server_name,
         "version": VERSION,
+        "penstock_version": __version__,
         "proto": PROTOCOL,
         "go": RUNTIME,
         "host": host or settings.host,
