@@ -24,10 +24,12 @@ WRONG_LAST = (10071, 10164, 10163)  # the last two: other writes of the subject 
 
 
 class ClusterLoad:
-    """Workers on one stream. operations: what they saw. Times are of the monotonic clock."""
+    """Workers on one stream. operations: what they saw. Times are of the monotonic clock. servers: those that
+    the workers are clients of; () for any."""
 
-    def __init__(self, talk: ClusterTalk, stream: str) -> None:
+    def __init__(self, talk: ClusterTalk, stream: str, servers: Sequence[int] = ()) -> None:
         self.stream = stream
+        self._servers = servers
         self.operations: list[Operation] = []
         self.deliveries: list[Delivery] = []
         self.confirmed: dict[int, float] = {}
@@ -56,7 +58,8 @@ class ClusterLoad:
         tasks = []
         for kind, number in workers.items():
             for index in range(number):
-                client = await self._talk.client()
+                server = self._servers[len(tasks) % len(self._servers)] if self._servers else None
+                client = await self._talk.client(server)
                 tasks.append(asyncio.create_task(self._work(kinds[kind], client, index)))
         try:
             yield

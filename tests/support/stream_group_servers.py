@@ -46,12 +46,12 @@ class StreamServerUnderTest(NodeUnderTest):
     def start(self, *, segment_bytes: int = 1 << 20) -> None:
         super().start(segment_bytes=segment_bytes)
         self.engine = EngineHarness(now=START_NS + self.nodes.now)
-        self.calls: list[Callable[[], None]] = []
+        self.calls: list[tuple[int, Callable[[], None]]] = []
         self.events: list[tuple[str, str, Any]] = []
         self.groups = StreamGroups(
             StreamGroupPorts(
                 self.node, lambda account: self.engine.engine, lambda: "c", Path("/states"), self.disk,
-                InlineExecutor(), lambda _, call: self.calls.append(call), chunk_seqs=CHUNK_SEQS,
+                InlineExecutor(), self._call_later, chunk_seqs=CHUNK_SEQS,
             ),
             self,
         )  # fmt: skip
@@ -84,13 +84,18 @@ class StreamServerUnderTest(NodeUnderTest):
     def group(self, name: str = "S") -> ReplicaGroup:
         return self.node.groups[self.stream(name).name]
 
+    def _call_later(self, delay_ns: int, call: Callable[[], None]) -> None:
+        # Pauses of work are no time here.
+        self.calls.append((self.nodes.now + delay_ns if delay_ns >= TICK_NS else 0, call))
+
     def pump(self) -> bool:
-        wakes = self.engine.wakes
-        calls, self.calls = self.calls, []
-        for call in calls:
+        wakes, now = self.engine.wakes, self.nodes.now
+        due = [call for at, call in self.calls if at <= now]
+        self.calls = [(at, call) for at, call in self.calls if at > now]
+        for call in due:
             call()
         self.engine.tick()
-        return super().pump() or self.engine.wakes > wakes or bool(self.calls)
+        return super().pump() or self.engine.wakes > wakes or any(at <= now for at, _ in self.calls)
 
 
 class StreamServers(NodesUnderTest):

@@ -259,16 +259,19 @@ class GroupCommands:
         self.is_leading = True
         self._last = {type(one): one for one in present}
 
-    def follow(self) -> None:
-        """This server leads no more: what is in flight may be committed or not."""
+    def follow(self) -> list[IngestBatch]:
+        """This server leads no more: what is in flight may be committed or not. Returns the publishes that
+        were submitted and not proposed."""
         self.is_leading = self._is_expiring = False
         for tickets in (self._tickets, *(flight.tickets for flight in self._in_flight)):
             for ticket in tickets.values():
                 ticket.lose()
         self._unresolved = deque(flight.late for flight in self._in_flight)
         self._in_flight.clear()
+        left = [commands.decode(one)[0] for one in self._encoded[1::2]]
         self._drop_buffered()
         self._wake()
+        return [one for one in left if isinstance(one, IngestBatch)]
 
     def _drop_buffered(self) -> None:
         self._encoded, self._tickets, self._calls, self._late = [], {}, [], []

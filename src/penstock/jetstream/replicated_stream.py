@@ -10,6 +10,10 @@ replica. The ConsumerReplicas deliver, and are ahead of that by what is not comm
 steps down forgets them, and another one begins with its standby: it may deliver again what the old leader had
 just sent, and it skips nothing. Waiting pull requests get `409 Leadership Change`.
 
+A leader that steps down answers what is committed of its own proposals, also later. Publishes that it took
+and did not propose are held: the next leader gets them (`take_held`), or their publishers hear that there is
+none.
+
 A leader serves when its group says that it has handed over everything that earlier leaders committed: then
 it has applied everything that was acknowledged before.
 
@@ -20,7 +24,6 @@ undo what it applied, and its files would have it already.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -42,7 +45,7 @@ from penstock.jetstream.consumer.standby import StandbyConsumers
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.containment import Containment
 from penstock.jetstream.deferrals import Deferrals
-from penstock.jetstream.group_commands import Flight, GroupCommands, split
+from penstock.jetstream.group_commands import Flight, GroupCommands, parts_of, split
 from penstock.jetstream.pending_work import PendingWork
 from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.state_hash import StateHash
@@ -56,9 +59,14 @@ from penstock.jetstream.stream.replica_state import (
 )
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.stream_table import StreamTable
+from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
+from penstock.kernels.wire.dispatch import publish
+from penstock.protocol import error_codes as codes
 
 log = logging.getLogger("penstock.jetstream")
+
+HELD_PART_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,7 @@ class ReplicatedStream:
         self.hash = StateHash(state_hash)
         self._led_term = 0
         self._names = names or {}
+        self._held: list[IngestBatch] = []
         commands.applied(stream.now)
 
     @property
@@ -151,7 +160,10 @@ class ReplicatedStream:
             self._continue()
         else:
             late = self.commands.resolve(is_own=term == self._led_term)
-            self.stream.effects.drop()
+            if term == self._led_term:
+                self.stream.effects.leave(self._ports.index)
+            else:
+                self.stream.effects.drop()
             self._ports.pending.note_stream(self.stream)
             self._ports.wake()
         for call in flight.calls if flight is not None else late:
@@ -244,6 +256,45 @@ class ReplicatedStream:
         if self.stream.has_input and not self.commands.is_full:
             self.stream.apply_pending(self._ports.clock())
 
+    # --- publishes without a leader ----------------------------------------------------------------
+
+    @property
+    def has_held(self) -> bool:
+        """Whether publishes wait for a leader."""
+        return bool(self._held)
+
+    def take_held(self) -> list[IngestBatch]:
+        """Removes and returns the publishes that wait for a leader, in parts of about 4 MiB. They were never
+        proposed."""
+        held, self._held = self._held, []
+        return held
+
+    def take_over(self, batch: IngestBatch) -> None:
+        """Takes publishes that the leader before did not propose: submits them, or holds them while this
+        server does not serve."""
+        if self.is_serving:
+            self.commands.submit(batch, self._ports.clock())
+        else:
+            self._held.append(batch)
+
+    def refuse(self, batch: IngestBatch) -> None:
+        """Answers publishes that were never proposed: there is no leader (10008)."""
+        while (one := batch.take_one()) is not None:
+            self._refuse_one(one[1])
+
+    def _refuse_one(self, reply: bytes) -> None:
+        if reply and not self.stream.config.no_ack:
+            text = self.stream.refusal(codes.CLUSTER_NOT_AVAIL)
+            publish(self._ports.index, reply, b"", b"", text)
+
+    def _hold(self, unproposed: list[IngestBatch]) -> None:
+        """Keeps what was not proposed, and what was not even submitted."""
+        waiting = IngestBatch()
+        for one in self.stream.take_waiting():
+            waiting.append(*one)
+        for batch in (*unproposed, waiting):
+            self._held += parts_of(batch, self._refuse_one, HELD_PART_BYTES)
+
     # --- leading -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -260,6 +311,8 @@ class ReplicatedStream:
         ports.reviews.begin(stream)  # the old leader's last removals may be lost
         ports.capacity.admit(stream)
         ports.pending.touch_stream(stream)
+        for batch in self.take_held():
+            self.take_over(batch)
 
     def _continue(self) -> None:
         """What follows an entry on the leader: the tick releases effects and delivers."""
@@ -272,7 +325,7 @@ class ReplicatedStream:
 
     def _step_down(self, *, ended: bool = False) -> None:
         stream, ports = self.stream, self._ports
-        self.commands.follow()
+        unproposed = self.commands.follow()
         ports.forget_origins(stream, ended)
         stream.unsubscribe(ports.index)
         for name, consumer in list(stream.consumers.items()):
@@ -280,8 +333,8 @@ class ReplicatedStream:
             del stream.consumers[name]
             faults.contain(consumer.abandon, ports.containment.work_failed)
         stream.offline.clear()
-        deque(stream.take_waiting(), maxlen=0)  # unanswered: their publishers ask the next leader
-        stream.effects.drop()
+        self._hold(unproposed)
+        stream.effects.leave(ports.index)
         ports.deferrals.drop(stream)
         ports.pending.deadlines.set(stream, None)
 

@@ -360,7 +360,9 @@ class Leadership:
         to = self.transfer_to
         if to is None or self._has_transferred or to not in self.peers:
             return
-        if self.peers[to].match == self._log.last_index:
+        # Everything is committed before: this leader answers what it proposed; no other one will.
+        last = self._log.last_index
+        if self.peers[to].match == last == self._log.commit_index:
             self._has_transferred = True
             self._send(TimeoutNow(self._name, to, self._term))
 

@@ -94,7 +94,7 @@ class GroupOwner(Protocol):
 
     def received(self, sender: ReplicaId, payload: bytes) -> None:
         """Mail of the group's owner on another server. It may be lost, and come late or from one that is no
-        member any more."""
+        member any more; it never comes twice."""
 
     def failed(self, error: Exception) -> None:
         """The group has stopped on this server because of an exception. The last call."""

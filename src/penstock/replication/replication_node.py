@@ -146,6 +146,7 @@ class ReplicationNode:
         self._linked: dict[str, ReplicaId] = {}  # by server name
         self._memberships: dict[str, Membership] = {}  # by group, as last seen
         self._mails: list[Mail] = []
+        self._left: set[str] = set()  # groups that leave() hands over
         self._staged: list[StorageWrite] = []
         self._waiting: list[_Waiting] = []  # for the write of what is staged
         self._in_flight: list[_Waiting] = []  # for the write in flight, or for one that failed
@@ -276,13 +277,18 @@ class ReplicationNode:
 
     def leave(self) -> int:
         """Hands over all leaderships: before a clean end, and when the disk does not work. Call it again
-        while it returns how many groups wait for another server to lead; groups that no other server can
-        lead do not count."""
+        while it returns how many groups wait for another server to lead, and have not heard of its leader;
+        groups that no other server can lead do not count."""
         waiting = 0
-        for group in self._groups.values():
+        for name, group in self._groups.items():
             lead = group.replica.leadership
-            if lead is not None and not group.is_stopped:
-                waiting += lead.transfer_to is not None or group.step_down()
+            if group.is_stopped:
+                continue
+            if lead is None:
+                waiting += name in self._left and group.leader is None
+            elif lead.transfer_to is not None or group.step_down():
+                self._left.add(name)
+                waiting += 1
         return waiting
 
     # --- servers

@@ -133,6 +133,21 @@ def test_the_outcome_of_a_change_is_unknown_when_the_leadership_ends(is_proposed
         next(steps)
 
 
+def test_publishes_that_were_not_proposed_are_given_back_when_the_leadership_ends() -> None:
+    leader = Leader()
+    batches = [IngestBatch() for _ in range(2)]
+    for number, batch in enumerate(batches):
+        batch.append(b"S", b"r%d" % number, b"", b"x")
+        leader.commands.submit(batch, 0)
+        leader.commands.submit(Purge(1), 0)
+        leader.group.takes = not number
+        leader.commands.flush()
+    [left] = leader.commands.follow()
+    assert left.take_one() == (b"S", b"r1", b"", b"x")
+    assert left.take_one() is None
+    assert leader.commands.follow() == []
+
+
 def test_what_waits_for_a_commit_is_called_with_the_entry_that_has_everything_before() -> None:
     leader, called = Leader(), list[str]()
     leader.commands.when_committed(lambda: called.append("nothing to wait for"))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from penstock.errors import MisuseError
 from penstock.jetstream.engine import JetStreamEngine
+from penstock.kernels.ingest.ingest import IngestBatch
+from penstock.server.replicated.stream_catch_up import Publishes, encode_mail
+from penstock.server.replicated.stream_group_owner import HOLD_NS
 from penstock.server.replicated.stream_groups import group_name, stored_name, stored_of
-from tests.support.stream_group_servers import ACCOUNT, StreamServers, assigned
+from tests.support.stream_group_servers import ACCOUNT, StreamServers, StreamServerUnderTest, assigned
 
 
 @pytest.fixture
@@ -55,6 +60,74 @@ def test_another_member_leads_when_the_leader_is_gone(servers: StreamServers) ->
     servers.pass_time(3000)
     assert servers.leader() is not servers["a"]
     assert servers.request(servers.leader(), "S.1", b"y")["seq"] == 2
+
+
+def publish(server: StreamServerUnderTest, inbox: bytes, payload: bytes) -> None:
+    """Publishes to the stream at a server, which takes it in its next tick."""
+    server.engine.send("S.1", inbox, b"", payload)
+
+
+def test_what_is_proposed_when_a_leader_steps_down_is_answered_by_it(servers: StreamServers) -> None:
+    heard = servers["a"].engine.listen(b"_ANSWER.x")
+    servers["b"].is_slow = servers["c"].is_slow = True
+    publish(servers["a"], b"_ANSWER.x", b"x")
+    servers.settle()
+    assert servers["a"].stream().port.step_down("c.d")
+    servers.settle()
+    assert heard == []
+    servers["b"].is_slow = servers["c"].is_slow = False
+    servers.pass_time(200)
+    assert servers.leader() is servers["c"]
+    assert [payload for _, _, payload in heard] == [b'{"stream":"S","seq":1}']
+
+
+def test_publishes_during_a_step_down_are_stored_and_answered_by_the_next_leader(
+    servers: StreamServers,
+) -> None:
+    heard = {name: servers[name].engine.listen(b"_ANSWER.x") for name in "abc"}
+    servers["c"].is_slow = True
+    publish(servers["a"], b"", b"1")
+    servers.settle()
+    assert servers["a"].stream().port.step_down("c.d")
+    publish(servers["a"], b"_ANSWER.x", b"2")
+    publish(servers["a"], b"_ANSWER.x", b"3")
+    servers.settle()
+    assert heard == {"a": [], "b": [], "c": []}
+    servers["c"].is_slow = False
+    servers.pass_time(200)
+    assert servers.leader() is servers["c"]
+    acks = [payload for _, _, payload in heard["c"]]
+    assert acks == [b'{"stream":"S","seq":2}', b'{"stream":"S","seq":3}']
+    assert heard["a"] == heard["b"] == []
+    assert [one.replica().stream.log.last_seq for one in servers.streams.values()] == [3, 3, 3]
+
+
+def test_publishes_that_no_leader_takes_are_refused_after_a_moment(servers: StreamServers) -> None:
+    heard = servers["a"].engine.listen(b"_ANSWER.x")
+    servers.isolate("a")
+    while servers["a"].stream().is_serving:  # until it notices that no majority answers
+        assert servers["a"].stream().port.step_down("c.d") or servers["a"].group().replica.leadership
+        servers.pass_time(50)
+        if not heard and not servers["a"].replica().commands.has_uncommitted:
+            publish(servers["a"], b"_ANSWER.x", b"x")
+    servers.pass_time(1000)
+    assert heard == []
+    servers.pass_time(1000)
+    [answer] = [json.loads(payload) for _, _, payload in heard]
+    assert answer["error"]["err_code"] == 10008
+    servers.cut.clear()
+    servers.pass_time(1000)
+    assert [one.replica().stream.log.last_seq for one in servers.streams.values()] == [0, 0, 0]
+
+
+def test_a_member_that_cannot_lead_refuses_publishes_of_another_one(servers: StreamServers) -> None:
+    batch = IngestBatch()
+    batch.append(b"S.1", b"_ANSWER.x", b"", b"x")
+    heard = servers["b"].engine.listen(b"_ANSWER.x")
+    for mail in (Publishes(HOLD_NS, batch.encode()), Publishes(HOLD_NS, b"no batch")):
+        servers["b"].stream().received("c.d", encode_mail(mail))
+    assert [json.loads(payload)["error"]["err_code"] for _, _, payload in heard] == [10008]
+    assert servers["a"].replica().stream.log.last_seq == 0
 
 
 def test_a_read_of_a_deposed_leader_is_not_answered(servers: StreamServers) -> None:

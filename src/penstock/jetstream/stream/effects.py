@@ -84,6 +84,13 @@ class StreamEffects:
             for batch_id, reason in abandoned:
                 self._tell_abandoned(self._name, batch_id, reason)
 
+    def leave(self, index: SubscriptionIndex) -> None:
+        """Sends the responses, and drops the rest, because this replica leads no more: what was committed of
+        its own proposals is answered by no other server. A majority has it: no local write is needed."""
+        if self.acks.count and not self._durability.is_rolling_up:
+            self.acks.route(index)
+        self.drop()
+
     def drop(self) -> None:
         """Drops everything: this replica follows, and the owner of the stream sends it."""
         self.republisher.clear()

@@ -590,9 +590,10 @@ cdef class StagedBatches(KeyTable):
             self.check_at = INT64_MAX
 
     def all(self):
-        """The open batches, least recently used first."""
+        """The open batches, least recently used first, those of the same time by their ids: a replica that was
+        restored does not know in which order they began."""
         cdef list found = self.entries()
-        found.sort(key=lambda one: one.heard_ns)
+        found.sort(key=lambda one: (one.heard_ns, one.id))
         return found
 
 

@@ -42,6 +42,7 @@ FRAMING = 1
 TICK_S = 0.05
 DIAL_AGAIN_NS = 1_000_000_000
 HAND_OVER_S = 1.0
+ANSWERS_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,16 @@ class ReplicationService:
         return sorted(self._links)
 
     async def hand_over(self) -> None:
-        """Hands over what this server leads, for a second at most."""
+        """Hands over what this server leads, for a second at most; then answers to the publishes that it sent
+        to the next leaders have a moment to arrive."""
         deadline = self._loop.time() + HAND_OVER_S
         waiting = self.node.leave()
+        had_some = waiting > 0
         while waiting and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
             waiting = self.node.leave()
+        if had_some:
+            await asyncio.sleep(ANSWERS_S)
 
     def close(self) -> None:
         """Ends the links, waits for the disk, and closes the log."""

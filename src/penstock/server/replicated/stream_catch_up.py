@@ -62,7 +62,15 @@ class FilesGone(Struct, frozen=True, array_like=True, tag="gone"):
     number: int
 
 
-GroupMailMessage = FetchFiles | FilePieces | FilesGone
+class Publishes(Struct, frozen=True, array_like=True, tag="publishes"):
+    """Publishes that a server took for a stream that it leads no more, and never proposed. left_ns: for how
+    long they may wait for a leader. batch: IngestBatch.encode()."""
+
+    left_ns: int
+    batch: bytes
+
+
+GroupMailMessage = FetchFiles | FilePieces | FilesGone | Publishes
 _decoder = msgspec.msgpack.Decoder(GroupMailMessage)
 _encoder = msgspec.msgpack.Encoder()
 

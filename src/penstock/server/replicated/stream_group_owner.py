@@ -29,10 +29,12 @@ from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.replicated_stream import ReplicatedStream
 from penstock.jetstream.stream.replica_state import ReplicaState
+from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_replica import Role
 from penstock.replication.group_port import (
+    MAIL_BYTES_MAX,
     PROPOSAL_BYTES_MAX,
     GroupPort,
     InstallDone,
@@ -46,15 +48,18 @@ from penstock.server.replicated.stream_catch_up import (
     FetchFiles,
     FilePieces,
     FilesGone,
+    Publishes,
     decode_mail,
     encode_mail,
     read_pieces_of,
 )
 from penstock.server.replicated.stream_checkpoints import CheckpointRecord, StreamCheckpoints
-from penstock.server.replicated.work_turns import WorkJob, WorkTurns
+from penstock.server.replicated.work_turns import CallLater, WorkJob, WorkTurns
 
 log = logging.getLogger("penstock.jetstream")
 
+HOLD_NS = 1_500_000_000
+"""So long publishes wait for the next leader; then they are refused."""
 SERVING_MAX = 64
 """Requests of other members for files that are answered at a time; more are dropped, and come again."""
 
@@ -64,8 +69,8 @@ class OwnerPorts:
     """What a stream's group uses of its server.
 
     engine: of the stream's account. checkpoints: of this group. turns: for long work. budget: of all groups
-    that catch up. watcher: learns of roles, members and failures. clock: monotonic ns. member: this server.
-    applied: called after each entry, and after a state was loaded.
+    that catch up. watcher: learns of roles, members and failures. clock: monotonic ns. call_later: calls
+    after so many ns. member: this server. applied: called after each entry, and after a state was loaded.
     """
 
     engine: JetStreamEngine
@@ -74,6 +79,7 @@ class OwnerPorts:
     budget: CatchUpBudget
     watcher: GroupWatcher
     clock: Callable[[], int]
+    call_later: CallLater
     member: ReplicaId
     applied: Callable[[ReplicatedStream], None] | None = None
 
@@ -121,6 +127,7 @@ class StreamGroup:
         self._loading_job: WorkJob | None = None
         self._backlog: deque[tuple[int, int, bytes]] = deque()
         self._serving = 0
+        self._hold_until = 0
 
     # --- for the server ------------------------------------------------------------------------
 
@@ -271,6 +278,60 @@ class StreamGroup:
     def _tell_role(self) -> None:
         if self._replica is not None:
             self._replica.role_changed(leads=self._role is Role.LEADER, term=self._term)
+            self._pass_on(self._replica)
+
+    # --- publishes without a leader
+
+    def _pass_on(self, replica: ReplicatedStream) -> None:
+        """Sends publishes that wait for a leader to the one that there is now."""
+        if not replica.has_held:
+            self._hold_until = 0
+            return
+        now = self._ports.clock()
+        if not self._hold_until:
+            self._hold_until = now + HOLD_NS
+            self._ports.call_later(HOLD_NS, self._end_holding)
+        leader = self.leader
+        if leader is None or leader == self._ports.member:
+            return
+        for batch in replica.take_held():
+            mail = encode_mail(Publishes(max(self._hold_until - now, 0), batch.encode()))
+            if len(mail) <= MAIL_BYTES_MAX:
+                self.port.send(leader, mail)
+            else:
+                replica.refuse(batch)
+        self._hold_until = 0
+
+    def _end_holding(self) -> None:
+        """No leader took them in time."""
+        if self._replica is None or not self._hold_until:
+            return
+        left = self._hold_until - self._ports.clock()
+        if left > 0:  # of later ones
+            self._ports.call_later(left, self._end_holding)
+            return
+        self._hold_until = 0
+        for batch in self._replica.take_held():
+            self._replica.refuse(batch)
+
+    def _take_over(self, mail: Publishes) -> None:
+        try:
+            batch = IngestBatch.decode(mail.batch)
+        except ValueError as error:
+            log.error("stream %s: publishes of another server: %s", self.assignment.name, error)
+            return
+        replica = self._replica
+        if replica is None or mail.left_ns <= 0:
+            return
+        leader = self.leader
+        if leader is not None and leader != self._ports.member:
+            replica.refuse(batch)  # sent to a leader that was
+            return
+        replica.take_over(batch)
+        if replica.has_held and not self._hold_until:
+            left = min(mail.left_ns, HOLD_NS)
+            self._hold_until = self._ports.clock() + left
+            self._ports.call_later(left, self._end_holding)
 
     def membership_changed(self, membership: Membership) -> None:
         """Tells the watcher."""
@@ -405,6 +466,8 @@ class StreamGroup:
             return
         if isinstance(message, FetchFiles):
             self._serve(sender, message)
+        elif isinstance(message, Publishes):
+            self._take_over(message)
         elif self._loading is not None:
             self._loading.received(sender, message)
 

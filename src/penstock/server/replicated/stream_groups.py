@@ -156,7 +156,7 @@ class StreamGroups:
         checkpoints = StreamCheckpoints(files, ports.node.clock, ports.chunk_seqs)
         return OwnerPorts(
             ports.engine_of(account), checkpoints, self._turns, self._budget, self._watcher, ports.node.clock,
-            ports.node.name, ports.applied,
+            ports.call_later, ports.node.name, ports.applied,
         )  # fmt: skip
 
     def _files(self, name: str) -> StateFiles:

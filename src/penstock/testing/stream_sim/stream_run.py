@@ -175,12 +175,15 @@ class StreamRun:
 
     def _send_mail(self, name: str, mail: Mail) -> None:
         sender, to = int(name[1]), int(mail.to[1])
-        self._transmit(sender, to, lambda: self._deliver_mail(name, to, mail))
+        # A connection loses mail, and delivers none twice.
+        self._transmit(sender, to, lambda: self._deliver_mail(name, to, mail), may_repeat=False)
 
-    def _transmit(self, sender: int, to: int, deliver: Callable[[], None]) -> None:
+    def _transmit(
+        self, sender: int, to: int, deliver: Callable[[], None], *, may_repeat: bool = True
+    ) -> None:
         if (sender, to) in self.cut or (self.is_faulty and self.random.random() < self.loss):
             return
-        copies = 2 if self.is_faulty and self.random.random() < 0.02 else 1
+        copies = 2 if may_repeat and self.is_faulty and self.random.random() < 0.02 else 1
         for _ in range(copies):
             delay = self.random.randrange(100_000, 3_000_000)
             if self.is_faulty and self.random.random() < 0.02:
