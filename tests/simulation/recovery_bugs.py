@@ -13,11 +13,13 @@ from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.stream import shrinking
 from penstock.jetstream.stream.rollups import Rollups
 from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.stream_log import StreamLog
 from penstock.protocol.api import ApiConsumerConfig
 from penstock.store import block_erasing, block_reading, block_writing, erasures, recovery
 from penstock.store.block_jobs import BlockJobs
 from penstock.store.block_reading import block_path
 from penstock.store.block_syncs import BlockSyncs
+from penstock.store.blocks import BlockFiles
 from penstock.store.files import sync_file, write_atomically
 from penstock.store.journal import FileConsumerStore
 from penstock.testing.sim.sim_disk import SimDisk
@@ -150,6 +152,23 @@ def files_left_open_whose_write_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(block_writing.BlockWriter, "close", close)
 
 
+def erased_messages_kept_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """Recovery overwrites an erased message in the file of the open block, which is written from memory."""
+    patch.setattr(BlockFiles, "_overwrite_in_memory", lambda files, patches: None)
+
+
+def damaged_messages_of_batches_skipped_alone(patch: pytest.MonkeyPatch) -> None:
+    """Recovery skips the damaged message of an atomic batch, and keeps the others."""
+
+    class Log(StreamLog):
+        def restore(self, blocks: list[MessageBlock]) -> list[tuple[int, str]]:
+            for block in blocks:
+                block.damaged_batches.clear()
+            return super().restore(blocks)
+
+    patch.setattr(recovery, "StreamLog", Log)
+
+
 RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (first_messages_of_other_filters, "delivered", 93000392),
     (tail_cut_in_two_steps, "no resurrection", 421),
@@ -165,5 +184,7 @@ RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (torn_overwriting_left, "erased", 98325493),
     (erasures_before_their_tombstones, "sequence", 98900694),
     (files_left_open_whose_write_failed, "StoreCorruptError", 99030694),
+    (erased_messages_kept_in_memory, "erased", 99048510),
+    (damaged_messages_of_batches_skipped_alone, "atomic", 99052396),
     (damaged_head_stops_the_reader, "StoreCorruptError", 98015210),
 ]

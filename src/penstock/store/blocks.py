@@ -185,8 +185,14 @@ class BlockFiles:
                 rewriting += patches
             else:
                 confirmed += [patch for patch in found if self._may_erase(patch)]
+        self._overwrite_in_memory(confirmed)
         self._erasures.resume(confirmed, rewriting)
         self._sync_for_erasures()
+
+    def _overwrite_in_memory(self, patches: list[Patch]) -> None:
+        """The open block was copied from its file, and is written from memory when it is compressed."""
+        for patch in patches:
+            self._log.patch(patch.number, patch.offset, patch.data)
 
     def _may_erase(self, patch: Patch) -> bool:
         """The record of the last message may be the only one with the stream's last time: a write that was

@@ -1,10 +1,11 @@
 """Rebuilds a stream's log from its block files.
 
 A closed block with a valid index is not read. Every other block is scanned, and each record is checked
-against its hash. A bad record followed by good ones is skipped. At the first bad record with nothing good
-behind it, the last block's file is cut, and the cut bytes are preserved in a file beside it: this is what a
-process killed during a write leaves, and nothing in it was acked. In an earlier block such a record ends the
-block; the sequences up to the next block are lost and logged.
+against its hash. A bad record followed by good ones is skipped, and the rest of its atomic batch with it: all
+of a batch is kept or nothing. At the first bad record with nothing good behind it, the last block's file is
+cut, and the cut bytes are preserved in a file beside it: this is what a process killed during a write leaves,
+and nothing in it was acked. In an earlier block such a record ends the block; the sequences up to the next
+block are lost and logged.
 
 Invariants: nothing before the first bad record of a block is lost; recovery is idempotent.
 
@@ -91,6 +92,11 @@ def recover_log(
         blocks.append(block)
     for number, why in log.restore(blocks):
         logger.error("%s: block ignored: %s", block_path(directory, number), why)
+    for number, first, last in log.incomplete_batches:
+        logger.error(
+            "%s: the atomic batch of messages %d to %d is lost, because some of them are damaged",
+            block_path(directory, number), first, last,
+        )  # fmt: skip
     present = set(log.block_list())
     for block in whole:
         if block in present:

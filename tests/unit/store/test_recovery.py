@@ -118,6 +118,52 @@ def test_a_flipped_byte_loses_its_record_and_where_it_was_of_a_length_what_is_be
         store.abandon()
 
 
+def with_batch(root: Path, *, removed: int = 0) -> Path:
+    """A stream of the message 1, a batch of 2 to 5, and the message 6; its block file."""
+    store = FileStore(root)
+    stream = store.account("$G").create_stream("S", b"{}", "file")
+    stream.log.append(b"s", b"", b"message 1", 1)
+    stream.log.begin_batch(1000, 4)
+    for seq in (2, 3, 4, 5):
+        stream.log.append(b"s", b"", b"message %d" % seq, seq)
+    stream.log.end_batch()
+    stream.log.append(b"s", b"", b"message 6", 6)
+    if removed:
+        stream.log.remove(removed)
+    stream.write()
+    store.abandon()
+    return root / "jetstream" / "%24G" / "streams" / "S" / "msgs" / "1.blk"
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("damaged", [2, 3, 5])
+def test_a_batch_with_a_damaged_message_is_lost_whole(
+    tmp_path: Path, damaged: int, is_closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = with_batch(tmp_path)
+    data = path.read_bytes()
+    at = data.index(b"message %d" % damaged)
+    path.write_bytes(data[:at] + bytes(9) + data[at + 9 :])  # as of a page that a power loss kept back
+    if is_closed:
+        (path.parent / "2.blk").write_bytes(b"")
+    for _ in range(2):
+        store, log = recovered(tmp_path)
+        assert [seq for seq, *_ in messages(log)] == [1, 6]
+        assert (log.messages, log.last_seq) == (2, 6)
+        store.abandon()
+    assert any("the atomic batch of messages 2 to 5 is lost" in text for text in caplog.messages)
+
+
+def test_a_batch_is_whole_when_its_damaged_message_was_removed(tmp_path: Path) -> None:
+    path = with_batch(tmp_path, removed=3)
+    data = path.read_bytes()
+    at = data.index(b"message 3")
+    path.write_bytes(data[:at] + bytes(9) + data[at + 9 :])  # half overwritten, because it was to be erased
+    store, log = recovered(tmp_path)
+    assert [seq for seq, *_ in messages(log)] == [1, 2, 4, 5, 6]
+    store.abandon()
+
+
 def test_recovering_twice_gives_the_same(tmp_path: Path, template: tuple[Path, Path, list[int]]) -> None:
     root, blocks, _ends = template
     path = root / blocks / "1.blk"

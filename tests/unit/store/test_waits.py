@@ -18,6 +18,7 @@ from penstock.server.disk_executor import LoopExecutor
 from penstock.store.block_jobs import BlockJobs
 from penstock.store.block_syncs import BlockSyncs
 from penstock.store.blocks import BlockFiles
+from penstock.store.envelope import FileCipher, is_enveloped
 from penstock.store.executor import DiskExecutor, InlineExecutor
 from penstock.store.file import FileStore
 from penstock.store.files import Permit, write_atomically
@@ -473,6 +474,27 @@ def test_a_message_whose_tombstone_was_lost_is_not_erased() -> None:
     stream = opened(disk).account("$G").open_stream("S")
     stream.sync()
     assert stream.log.load(2) is not None and stored(disk) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_message_erased_after_a_restart_does_not_return_with_its_block(compress: bool) -> None:
+    disk, background = SimDisk(Random(1)), Hanging()
+    stream = filled(opened(disk, background))
+    stream.log.remove(2, secure=True)
+    stream.write()
+    background = Hanging()  # what had not run is gone
+    stream = opened(restarted(disk), background, block_size=400).account("$G").open_stream("S")
+    stream.set_compression(compress)
+    background.finish()
+    assert stored(disk) == [1, 3]
+    for seq in range(4, 9):
+        stream.log.append(b"S", b"", bytes(100), seq)
+        stream.write()
+        background.finish()  # a full block closes, and is written again when it is compressed
+    path = MSGS / "1.blk"
+    plain = FileCipher().decode(disk.map(path), path).data if compress else disk.read(path)
+    assert is_enveloped(disk.read(path)) is compress
+    assert b"2" * 20 not in plain and b"1" * 20 in plain
 
 
 def test_closing_erases_and_removes_the_list() -> None:

@@ -36,6 +36,10 @@ class MessageBlock:
     def skipped_offsets(self) -> list[int]:
         """Offsets of bad records between good ones."""
 
+    @property
+    def damaged_batches(self) -> list[tuple[int, int, list[int]]]:
+        """(first, last, sequences of the damaged records) of scanned batches that have damaged records."""
+
     def release_borrowed(self) -> None:
         """Releases the bytes that scan() got without `copy`; the log loads them again."""
 

@@ -116,6 +116,7 @@ cdef class MessageBlock:
         self.last_seq = first_seq - 1
         self.removed = []
         self.skipped_offsets = []
+        self.damaged_batches = []
 
     def __dealloc__(self):
         free(self.entries)
@@ -351,8 +352,8 @@ cdef class MessageBlock:
         """Reads entries and tombstones from the first n bytes: RECORD_END, or the status of the first bad record,
         -1 for an impossible sequence."""
         cdef Record r
-        cdef int kind = 0, status
-        cdef size_t good
+        cdef int kind = 0, status, state
+        cdef size_t good, end
         while True:
             status = decode_record(self.data + self.size, n - self.size, &r, &kind, True)
             if status == RECORD_BAD_HASH:
@@ -366,8 +367,13 @@ cdef class MessageBlock:
             if kind != KIND_MESSAGE:
                 if <uint64_t>r.ts >> SEQ_BITS:
                     return -1
-                if kind == KIND_BATCH and self._batch_is_torn(&r, n):
-                    return RECORD_TORN_BATCH
+                if kind == KIND_BATCH:
+                    end = self.size + r.size
+                    state = self._batch_state(&r, &end, n)
+                    if self._batch_is_torn(state, end, n):
+                        return RECORD_TORN_BATCH
+                    if state == BATCH_DAMAGED:
+                        self.damaged_batches.append((r.seq, <uint64_t>r.ts, self._damaged(self.size + r.size, end)))
                 self._remember(kind, &r)
             elif r.seq == 0 or r.subject_len == 0 or (
                 self.count and (r.seq <= self.last_seq or r.seq - self.first_seq > SPAN_MAX)
@@ -399,20 +405,32 @@ cdef class MessageBlock:
             if kind != KIND_BATCH:
                 return found
             state = self._batch_state(&r, &at, n)
-            if state != BATCH_DAMAGED:
-                return found if state == BATCH_WHOLE else 0
+            if state != BATCH_DAMAGED or self.closed:
+                return found if state != BATCH_TORN else 0
 
-    cdef bint _batch_is_torn(self, const Record* r, size_t n) noexcept:
-        """Is a part of the batch after the head `r`, which is at `size`, missing? A crash during a write
-        leaves such a batch, with no valid record after it.
+    cdef bint _batch_is_torn(self, int state, size_t end, size_t n) noexcept:
+        """Is a part of the batch missing that ends at `end`? A crash during a write leaves such a batch, with no
+        valid record after it. A closed block is never truncated.
 
-        A damaged message that later records follow is lost alone: its batch was acked long ago. Without
-        later records the block would be truncated at that message, and the next recovery would find the batch
-        torn.
+        A power loss may also tear a record and keep later ones. Truncating the block there would lose records
+        that were acked, so the block keeps the batch, and restore() decides what becomes of it.
         """
-        cdef size_t at = self.size + r.size
-        cdef int state = self._batch_state(r, &at, n)
-        return state == BATCH_TORN or (state == BATCH_DAMAGED and self._next_good(at, n) == 0)
+        return state == BATCH_TORN or (
+            state == BATCH_DAMAGED and not self.closed and self._next_good(end, n) == 0
+        )
+
+    cdef list _damaged(self, size_t at, size_t end):
+        """The sequences that the damaged records between two offsets have, as far as their bytes tell."""
+        cdef Record r
+        cdef int kind = 0
+        cdef uint64_t tagged = 0
+        cdef list found = []
+        while at < end:
+            if decode_record(self.data + at, end - at, &r, &kind, True) == RECORD_BAD_HASH:
+                memcpy(&tagged, self.data + at + sizeof(uint32_t), sizeof(tagged))
+                found.append(tagged & ((<uint64_t>1 << SEQ_BITS) - 1))
+            at += r.size
+        return found
 
     cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept:
         """The BatchState of the batch with head `r`, which begins at `at`; sets `at` to its end."""
@@ -429,8 +447,7 @@ cdef class MessageBlock:
         while at[0] < end:
             status = decode_record(self.data + at[0], end - at[0], &member, &kind, True)
             if status == RECORD_BAD_HASH:
-                if not self.closed:     # a closed block is never truncated
-                    state = BATCH_DAMAGED
+                state = BATCH_DAMAGED
             elif status != RECORD_OK:
                 return BATCH_TORN
             at[0] += member.size

@@ -11,6 +11,7 @@ cdef class StoredRecord:
     cdef readonly bytes subject, header, payload
 
 cdef class StreamLog(LogCore):
+    cdef readonly list incomplete_batches   # (block number, first, last) of batches that restore() removed
     cdef uint64_t _previous_live(self, uint64_t seq) noexcept
     cdef uint64_t _count_all_from(self, uint64_t seq) noexcept
     cdef uint64_t _count_subjects(self, const uint32_t* ids, size_t n, uint64_t seq) except? 0xFFFFFFFFFFFFFFFF
@@ -18,5 +19,7 @@ cdef class StreamLog(LogCore):
     cdef uint64_t _last_upto(self, uint32_t sid, uint64_t upto_seq) except? 0
     cdef uint64_t _seq_at_time_in(self, MessageBlock block, int64_t ts) except? 0
     cdef void _join_ranges(self) noexcept
+    cdef int _drop_incomplete(self, list blocks, uint64_t floor) except -1
+    cdef bint _is_recorded(self, list blocks, uint64_t floor, uint64_t seq)
     cdef int _merge(self, MessageBlock block) except -1
     cdef StoredRecord _stored(self, uint64_t seq)

@@ -187,6 +187,11 @@ class StreamLog(LogCore):
     def take_patches(self) -> list[tuple[int, int, bytes]]:
         """(block number, offset, bytes) of secure removals since the last call."""
 
+    def patch(self, number: int, offset: int, data: bytes) -> None:
+        """Overwrites bytes of block `number` in memory: those of a removed message, which recovery found in
+        its file. The block may be written from memory again. Blocks that are not in memory, or mapped from
+        their files, stay as they are."""
+
     def mark_stored(self, block: MessageBlock) -> None:
         """Takes notice that a closed block is on disk: its bytes may be released."""
 
@@ -199,5 +204,10 @@ class StreamLog(LogCore):
     def restore(self, blocks: list[MessageBlock]) -> list[tuple[int, str]]:
         """Fills a new log with blocks read from disk, in order of number; only the last may be open.
 
-        Returns (number, why) of blocks that contradict earlier ones and were left out.
+        Returns (number, why) of blocks that contradict earlier ones and were left out. A batch of which a
+        record was lost is removed as a whole, and is in incomplete_batches.
         """
+
+    @property
+    def incomplete_batches(self) -> list[tuple[int, int, int]]:
+        """(block number, first, last sequence) of the batches that restore() removed."""

@@ -5,7 +5,7 @@ every subject, and a chain leads through the rest).
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, qsort
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from penstock.kernels.log.subject_chains cimport count_many, merge_rows, merge_subject, sum_counts
 from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard
@@ -571,6 +571,14 @@ cdef class StreamLog(LogCore):
         self._patches = []
         return patches
 
+    def patch(self, uint64_t number, size_t offset, bytes data not None):
+        """Overwrites bytes of a recovered block in memory; see the .pyi."""
+        cdef MessageBlock block
+        for block in self.blocks:
+            if block.number == number and block.data != NULL and not block.borrowed:
+                assert offset + <size_t>len(data) <= block.size
+                memcpy(block.data + offset, <const char*>data, len(data))
+
     def mark_stored(self, MessageBlock block not None):
         """Takes notice that the block and its index are on disk: its bytes need not stay in memory."""
         if self.load_block is None or not block.closed or block.data == NULL:
@@ -601,6 +609,7 @@ cdef class StreamLog(LogCore):
         cdef list kept = [], refused = []
         assert not self.blocks and self.last_seq == 0
         assert self.durable                 # _merge() counts whole records
+        self.incomplete_batches = []
         for block in blocks:
             self.next_number = max(self.next_number, max(block.number, block.replaces_upto) + 1)
             if block.number <= replaced:
@@ -644,6 +653,7 @@ cdef class StreamLog(LogCore):
                 while seq and seq <= high:
                     self._remove(seq, False, False)
                     seq = self._next_live(seq + 1)
+        self._drop_incomplete(kept, floor)
         while self.messages and self.first_seq < floor:
             self._remove(self.first_seq, False, False)
         if self.messages == 0:
@@ -665,6 +675,37 @@ cdef class StreamLog(LogCore):
         assert self.first_seq <= self.last_seq + 1
         assert self.last_seq >= last        # a sequence that was acked must not be assigned again
         return refused
+
+    cdef int _drop_incomplete(self, list blocks, uint64_t floor) except -1:
+        """Removes what is left of batches of which a message was lost, so that no reader gets a part of one.
+
+        A power loss that tears a record of a batch keeps later records where the file system wrote them first.
+        A record may also be damaged because its message was removed securely, and the power failed while it was
+        overwritten: then its tombstone is elsewhere, and the batch is complete.
+        """
+        cdef MessageBlock block
+        cdef uint64_t first, last, seq
+        for block in blocks:
+            for first, last, damaged in block.damaged_batches:
+                if all([self._is_recorded(blocks, floor, seq) for seq in damaged]):
+                    continue
+                self.incomplete_batches.append((block.number, first, last))
+                seq = self._next_live(max(first, self.first_seq))
+                while seq and seq <= last:
+                    self._remove(seq, False, False)
+                    seq = self._next_live(seq + 1)
+        return 0
+
+    cdef bint _is_recorded(self, list blocks, uint64_t floor, uint64_t seq):
+        """Whether a tombstone tells that a message was removed."""
+        cdef MessageBlock block
+        if seq < floor:
+            return True
+        for block in blocks:
+            for low, high in block.removed:
+                if low <= seq <= high:
+                    return True
+        return False
 
     cdef int _merge(self, MessageBlock block) except -1:
         """Adds a restored block's messages to the counters and the subject state."""
