@@ -11,6 +11,7 @@ import pytest
 
 from penstock.jetstream.consumer.ack_handler import AckHandler
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.consumer.dead_letters import DeadLetters
 from penstock.jetstream.consumer.state import Recorder
 from penstock.jetstream.engine_tick import EngineTick
 from penstock.jetstream.pending_work import PendingWork
@@ -222,6 +223,11 @@ def forgotten_deliveries_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "_reconcile", unsynced)
 
 
+def dead_letters_kept_by_a_reset(patch: pytest.MonkeyPatch) -> None:
+    """The pub ack of a dead letter settles its message, which a reset has delivered again."""
+    patch.setattr(DeadLetters, "start_over", lambda letters, seq: None)
+
+
 STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (index_of_unwritten_removals, "acked means kept", 7000659),
     (removals_before_what_they_rest_on, "acked means kept", 7001237),
@@ -238,4 +244,5 @@ STREAM_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (ids_found_past_their_window, "duplicates", 30),
     (recovered_ids_of_the_next_message, "duplicates", 1),
     (pending_dropped_by_an_update, "until acked", 42),
+    (dead_letters_kept_by_a_reset, "until acked", 99085878),
 ]

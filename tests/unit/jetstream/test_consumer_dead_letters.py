@@ -118,6 +118,23 @@ def test_a_crash_at_any_time_leaves_exactly_one_letter(ticks_before_the_crash: i
     assert after.engine.streams["S"].consumers["c"].state.given_up() == []
 
 
+def test_a_message_delivered_again_after_a_reset_is_not_settled_by_its_earlier_letter() -> None:
+    bench = bench_with_dead_stream()
+    bench.store_messages("s.1", "s.2")
+    first, second = bench.pull("c", {"batch": 2}).take()
+    bench.ack(first, b"+TERM")
+    bench.ack(second)
+    bench.tick()  # what is given up is written
+    bench.engine.tick.apply(bench.now)  # the letter is published, not written
+    bench.request("$JS.API.CONSUMER.RESET.S.c", {"seq": 1})
+    again = bench.pull("c", {"batch": 2}).take()
+    assert len(dead(bench)) == 1
+    assert bench.info("c")["num_ack_pending"] == 2
+    bench.ack(again[0], b"+TERM")
+    assert len(dead(bench)) == 1  # it is there
+    assert bench.info("c")["num_ack_pending"] == 1
+
+
 def test_letters_wait_while_their_stream_refuses_them() -> None:
     bench = bench_with_dead_stream()
     full = {"name": "DEAD", "subjects": ["dead.>"], "max_msgs": 1, "discard": "new"}

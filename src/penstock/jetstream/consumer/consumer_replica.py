@@ -383,6 +383,7 @@ class ConsumerReplica:
             seq = self.state.ack_floor_stream + 1
         self.state.reset(seq, self._start_of(seq))
         self.delivery.start_over(self.meta, seq, now)
+        self.dead_letters.start_over(seq)
         self._needs_changed()
         self._acked_at = 0
         self._floor_shown = None

@@ -161,6 +161,16 @@ class DeadLetters:
         if self._due:
             self._mark()
 
+    def start_over(self, seq: int) -> None:
+        """The consumer was reset: messages from `seq` on are delivered again, and a pub ack of an earlier
+        dead letter must not settle them. If they are given up again, they have another dead letter; within
+        the duplicate window it is dropped by its message id."""
+        for due in [due for due in self._due if due >= seq]:
+            del self._due[due]
+            self._in_flight.pop(due, None)
+            self._indeterminate.discard(due)
+            self.unwritten.discard(due)
+
     def add(self, seq: int, dead_letter: DeadLetter) -> None:
         """Adds a message that was given up. (The ack state has it marked.)"""
         self._due[seq] = dead_letter

@@ -136,6 +136,8 @@ def reset_consumer(sim: Simulator, random: Random) -> None:
     if "error" not in answer:
         if known is record:
             sim.start_over(record)
+        else:
+            known.is_resetting = False
     elif sim.faulty():
         # The server has it, and the disk may not.
         if known is record and consumer.state.resets != resets:

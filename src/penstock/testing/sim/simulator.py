@@ -738,6 +738,7 @@ class Simulator:
             self.configure(record)
             if record.is_resetting and about.consumer_seq == 1 and has_reset:
                 record = self.start_over(record)
+                record.is_resetting = self.faulty()  # else it is written
         check_committed(about.stream, about.stream_seq, "delivered", self._committed(about.stream))
         self._catch_up(self.streams[about.stream], about.stream_seq)
         self.deliveries += 1
