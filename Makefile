@@ -67,7 +67,7 @@ $(STAMPS)/bytecode: $(PYTHON_SOURCES) $(STAMPS)/dev
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
-$(STAMPS)/demo $(STAMPS)/fuzz $(STAMPS)/wheel $(STAMPS)/docs $(STAMPS)/pyright: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
+$(STAMPS)/demo $(STAMPS)/deploy $(STAMPS)/fuzz $(STAMPS)/wheel $(STAMPS)/docs $(STAMPS)/pyright: $(STAMPS)/%: pyproject.toml $(STAMPS)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINNED) --group $*
 	@touch $@
 
@@ -99,7 +99,7 @@ unit: setup  ## tests/unit and tests/kernels in under a minute: no sockets, no J
 		TMPDIR=$$directory HYPOTHESIS_PROFILE=fast PYTHONDONTWRITEBYTECODE= \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
 
-test: setup $(STAMPS)/demo  ## the tests, those of the demo included
+test: setup $(STAMPS)/demo $(STAMPS)/deploy  ## the tests, those of the demo included
 	@directory=$$(mktemp -d $(MEMORY)/penstock-test.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
 		TMPDIR=$$directory PYTHONDONTWRITEBYTECODE= \
 		$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(ARGS)

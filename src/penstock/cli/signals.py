@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.cli.service_notifier import ServiceNotifier
     from penstock.server.logging.logs import ServedLog
     from penstock.server.server import Server
 
@@ -92,18 +93,21 @@ def _is_called(words: list[str], name: list[str]) -> bool:
                for at in begins if at < len(words))  # fmt: skip
 
 
-def install(server: Server, ended: asyncio.Event, served: ServedLog) -> None:
+def install(
+    server: Server, ended: asyncio.Event, served: ServedLog, notifier: ServiceNotifier | None = None
+) -> None:
     """Install signal handlers in the running loop.
 
     Args:
         server: SIGUSR2 puts it into lame duck mode, SIGHUP reloads its configuration.
         ended: set by SIGINT, and by SIGTERM unless in lame duck mode.
         served: SIGUSR1 reopens its log file.
+        notifier: gets reloads and lame duck mode; None without a service manager.
     """
     loop = asyncio.get_running_loop()
     log = served.log
     leaving: list[asyncio.Task[None]] = []
-    reloads: set[asyncio.Task[str]] = set()
+    reloads: set[asyncio.Task[None]] = set()
 
     def interrupt() -> None:
         log.info('Trapped "interrupt" signal')
@@ -128,11 +132,20 @@ def install(server: Server, ended: asyncio.Event, served: ServedLog) -> None:
 
     def lame_duck() -> None:
         log.info('Trapped "user defined signal 2" signal')
+        if notifier is not None:
+            notifier.leaving("lame duck mode: clients are closed one after the other")
         leaving.append(loop.create_task(server.lame_duck()))
+
+    async def reload_and_notify() -> None:
+        if notifier is not None:
+            notifier.reloading()
+        refused = await server.reload()
+        if notifier is not None:
+            notifier.ready(f"reload refused: {refused.splitlines()[0]}" if refused else "reloaded")
 
     def reload_options() -> None:
         log.info('Trapped "hangup" signal')
-        reload = loop.create_task(server.reload())
+        reload = loop.create_task(reload_and_notify())
         reloads.add(reload)
         reload.add_done_callback(reloads.discard)
 
