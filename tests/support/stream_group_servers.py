@@ -16,6 +16,7 @@ from penstock.replication.replica_group import ReplicaGroup
 from penstock.server.replicated.stream_group_owner import StreamGroup
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.store.executor import InlineExecutor
+from penstock.store.interface import AccountStore
 from tests.support.engine import START_NS, EngineHarness, Message
 from tests.support.replication_nodes import NodesUnderTest, NodeUnderTest
 
@@ -41,11 +42,14 @@ def assigned(
 
 
 class StreamServerUnderTest(NodeUnderTest):
-    """A server: its disk survives stop() and start(). It is the watcher of its groups, too."""
+    """A server: its disk survives stop() and start(). It is the watcher of its groups, too. store: with which
+    it starts, None for an empty one."""
+
+    store: AccountStore | None = None
 
     def start(self, *, segment_bytes: int = 1 << 20) -> None:
         super().start(segment_bytes=segment_bytes)
-        self.engine = EngineHarness(now=START_NS + self.nodes.now)
+        self.engine = EngineHarness(self.store, now=START_NS + self.nodes.now, is_clustered=True)
         self.calls: list[tuple[int, Callable[[], None]]] = []
         self.events: list[tuple[str, str, Any]] = []
         self.groups = StreamGroups(

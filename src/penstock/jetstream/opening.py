@@ -19,7 +19,7 @@ import msgspec
 
 from penstock import faults
 from penstock.errors import StoreError
-from penstock.jetstream import stream_config
+from penstock.jetstream import standalone, stream_config
 from penstock.jetstream.capacity import Capacity
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.containment import Containment
@@ -121,9 +121,9 @@ class Opening:
                 store.abandon()  # its group opens it
                 return
             if self._ports.is_clustered:
-                raise StoreError(
-                    "the stream was stored without a cluster: start this server without one to use it"
-                )
+                ports = self._ports
+                ports.table.standalone[name] = standalone.described(store)
+                raise StoreError("the stream was stored without a cluster, which has not taken it in yet")
             level, served = stream_config.stored_level(meta.config), self._ports.api_level
             if level > served:
                 raise StoreError(f"unsupported - required API level: {level}, current API level: {served}")

@@ -16,6 +16,7 @@ import msgspec
 from penstock.jetstream.consumer.standby import StandbyConsumers
 from penstock.jetstream.group_commands import GroupCommands, StreamGroupPort
 from penstock.jetstream.replicated_stream import ReplicatedPorts, ReplicatedStream
+from penstock.jetstream.standalone import StandaloneSource
 from penstock.jetstream.stream.replica_state import (
     ChunkNames,
     ReplicaState,
@@ -126,6 +127,11 @@ class ReplicatedStreams:
             ReplicatedStream(stream, standby, commands, self._ports, index, term, named, state.state_hash)
         )
 
+    def standalone_source(self, config: ApiStreamConfig) -> StandaloneSource:
+        """The state of a stream that was stored without a cluster, and goes on with this configuration."""
+        new_stream = partial(self._new_stream, group=None, standby=None)
+        return StandaloneSource(self._stores, config, new_stream, self._ports.clock)
+
     def close(self, name: str, *, ended: bool = False) -> None:
         """Stops following a stream and removes its files: its group goes on without this server, or it is
         opened again. ended: the stream is deleted."""
@@ -161,6 +167,8 @@ class ReplicatedStreams:
     def _begin(self, replica: ReplicatedStream) -> ReplicatedStream:
         stream = replica.stream
         self._ports.table.open[stream.name] = stream
+        self._ports.table.offline.pop(stream.name, None)
+        self._ports.table.standalone.pop(stream.name, None)
         self._ports.table.claims.claim(stream.name, stream.config.subjects)
         self._by_name[stream.name] = replica
         self._ports.pending.note_stream(stream)

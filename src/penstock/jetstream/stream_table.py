@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.jetstream.standalone import StandaloneStream
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.subject_claims import SubjectClaims
 from penstock.protocol import error_codes as codes
@@ -9,7 +10,8 @@ from penstock.protocol import error_codes as codes
 
 class StreamTable:
     """open: the streams that work. offline: those that failed or could not be opened, and why. claims: the
-    subjects of streams and of restores in progress.
+    subjects of streams and of restores in progress. standalone: those of the offline ones that were stored
+    without a cluster, on a server of a cluster, which may take them in.
 
     An offline stream keeps its claims: another one with its subjects would keep it from coming back.
     """
@@ -17,6 +19,7 @@ class StreamTable:
     def __init__(self) -> None:
         self.open: dict[str, StreamReplica] = {}
         self.offline: dict[str, str] = {}
+        self.standalone: dict[str, StandaloneStream] = {}
         self.claims = SubjectClaims()
 
     def find(self, name: str) -> StreamReplica:

@@ -178,19 +178,34 @@ class ReplicationNode:
         del self._stored[name]
         return group
 
-    def create_group(self, name: str, membership: Membership, owner: GroupOwner) -> ReplicaGroup:
+    def create_group(
+        self,
+        name: str,
+        membership: Membership,
+        owner: GroupOwner,
+        state: bytes = b"",
+        durable: Callable[[], None] = lambda: None,
+    ) -> ReplicaGroup:
         """Begins a group, with the same membership on each of its first members. An empty membership: this
-        server joins a group that has it as a learner, or will.
+        server joins a group that has it as a learner, or will. state: of a checkpoint with which a group of
+        one begins, at index and term 1. durable: called when the group is on disk.
 
         While the log may lack groups, the group may be one that it lost. It then begins as recovering: the
         other members must bring it up to date before it votes. Raises MisuseError when the log has it."""
         if name in self._groups or name in self._stored:
             raise MisuseError(f"the log has the group {name!r} already; open it")
-        snapshot = RaftSnapshot(0, 0, membership)
         is_lost = self.may_lack_groups
-        state = self._lost_state if is_lost else HardState()
-        group = self._begin(name, owner, RaftLog(snapshot), state, is_recovering=is_lost)
+        if state and (is_lost or membership.voters != (self.name,)):
+            raise MisuseError(
+                f"the group {name!r} cannot begin with a state: its log may be lost, or elsewhere"
+            )
+        snapshot = RaftSnapshot(1, 1, membership, state) if state else RaftSnapshot(0, 0, membership)
+        hard_state = self._lost_state if is_lost else HardState(snapshot.term)
+        group = self._begin(name, owner, RaftLog(snapshot), hard_state, is_recovering=is_lost)
         self._staged.append(BeginGroup(name, snapshot, is_lost))
+        if state:
+            self._staged.append(SaveHardState(name, hard_state))
+        self._waiting.append(lambda: faults.contain(durable, _end_failed))
         return group
 
     def _begin(

@@ -62,7 +62,7 @@ COMMANDS: list[MetaCommand] = [
     commands.PeerGone("A"),
     commands.PurgeAccount("$G", 64, TICKET),
     commands.ConfirmRemoved("A", (1, 2), 3),
-    commands.AdoptStream("$G", CONFIG, 5, "A", "old", 7, TICKET),
+    commands.AdoptStream("$G", CONFIG, 5, "A", "old", 7, TICKET, (("c", consumer_config_of(CONFIG), 6),)),
 ]
 
 

@@ -276,7 +276,8 @@ class ConfirmRemoved(Struct, frozen=True, array_like=True):
 
 class AdoptStream(Struct, frozen=True, array_like=True):
     """Takes a stream that a server has stored into the cluster, such as one from before there was a cluster.
-    peer: its only server. cluster_id, incarnation: as it stored them."""
+    peer: its only server. cluster_id, incarnation: as it stored them; without a cluster "" and the time of
+    creation. consumers: name, configuration, time of creation (ns)."""
 
     account: str
     config: ApiStreamConfig
@@ -285,6 +286,7 @@ class AdoptStream(Struct, frozen=True, array_like=True):
     cluster_id: str
     incarnation: Index
     ticket: Ticket = b""
+    consumers: Annotated[tuple[tuple[str, ApiConsumerConfig, Index], ...], Meta(max_length=100_000)] = ()
 
 
 MetaCommand = (

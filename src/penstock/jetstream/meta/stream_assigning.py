@@ -11,6 +11,7 @@ from msgspec import structs
 from penstock.jetstream import stream_config
 from penstock.jetstream.meta import regrouping
 from penstock.jetstream.meta.assignments import (
+    ConsumerAssignment,
     DesiredGroup,
     GroupAssignment,
     StreamAssignment,
@@ -133,7 +134,27 @@ def adopt_stream(tables: MetaTables, command: AdoptStream) -> Outcome:
         version=tables.applied,
         adopted=stored,
     )
-    return stream_outcome(stream, AssetAction.CREATED, command.ticket)
+    changes = MetaChanges(streams=[stream], consumers=_adopted_consumers(tables, stream, command))
+    return stream_outcome(stream, AssetAction.CREATED, command.ticket, changes)
+
+
+def _adopted_consumers(
+    tables: MetaTables, stream: StreamAssignment, command: AdoptStream
+) -> list[ConsumerAssignment]:
+    """They exist, so that no limits apply."""
+    return [
+        ConsumerAssignment(
+            account=stream.account,
+            stream=stream.name,
+            name=name,
+            config=config,
+            created=created,
+            incarnation=tables.applied,
+            raft_group=group_name("C", 1, stream.config.storage, tail_of(tables)),
+            version=tables.applied,
+        )
+        for name, config, created in command.consumers
+    ]
 
 
 def _among_others(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ from penstock.server.replicated.meta_members import MetaMembers
 from penstock.server.replicated.meta_replica import META_GROUP, MetaReplica
 from penstock.server.replicated.peer_watch import PeerWatch
 from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket
+from penstock.server.replicated.standalone_adoption import StandaloneAdoption
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.server.replicated.stream_supervisor import StreamSupervisor
 from penstock.store.disk import LOCAL_DISK, Disk
@@ -121,6 +122,7 @@ class ClusterJetStream:
         self.supervisor: StreamSupervisor | None = None
         self.duties: AssetDuties | None = None
         self.gathering: InfoGathering | None = None
+        self.adoption: StandaloneAdoption | None = None
         self.administration: ClusterAdministration | None = None
 
     # --- life -----------------------------------------------------------------------------------
@@ -179,6 +181,7 @@ class ClusterJetStream:
         self.duties = AssetDuties(
             self.groups, self.meta, self.engine_of, self._answer, self._context.clock, time.monotonic_ns
         )
+        self.adoption = StandaloneAdoption(self._engines, self.meta, time.monotonic_ns, log)
         self.gathering = InfoGathering(account, self.own_peer, self, self._loop.call_later)
         new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         system = Advisories(account.index, clock=self._context.clock, new_id=new_id)
@@ -206,6 +209,9 @@ class ClusterJetStream:
             self.groups.stop()
         if self._executor is not None:
             self._executor.close()
+
+    def _engines(self) -> Mapping[str, JetStreamEngine]:
+        return self._service.running if self._service is not None else {}
 
     def engine_of(self, account: str) -> JetStreamEngine:
         """The engine of an account. Raises ServerError when it has no JetStream on this server."""
@@ -240,7 +246,11 @@ class ClusterJetStream:
         events, self._events = self._events, []
         for event in events:
             faults.contain(event, self._failed)
-        for step in (self.watch.tick, self.members.tick, self.supervisor.tick, self.duties.tick):
+        assert self.adoption is not None
+        steps = (
+            self.watch.tick, self.members.tick, self.adoption.tick, self.supervisor.tick, self.duties.tick
+        )  # fmt: skip
+        for step in steps:
             faults.contain(step, self._failed)
         if self._reads_changed or self._monotonic() >= self._reads_at:
             self._serve_reads()

@@ -11,13 +11,13 @@ Files that a lagging member fetches stay for SERVED_NS after its last request.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import MalformedCommandError
-from penstock.jetstream.replicated_stream import ReplicatedStream
-from penstock.jetstream.stream.replica_state import CHUNK_SEQS, HASH_SIZE, TakenState, name_of
+from penstock.jetstream.stream.replica_state import CHUNK_SEQS, HASH_SIZE, Keep, TakenState, name_of
 from penstock.server.replicated.state_files import Failure, StateFiles
 from penstock.server.replicated.work_turns import PARK
 
@@ -56,6 +56,15 @@ class CheckpointRecord(Struct, frozen=True, array_like=True):
 _RECORDS = msgspec.msgpack.Decoder(CheckpointRecord)
 
 
+class StateSource(Protocol):
+    """What a state is taken of: a replica, or a stream that was stored without a cluster."""
+
+    def state_slices(
+        self, has: Callable[[bytes], bool], keep: Keep, chunk_seqs: int = CHUNK_SEQS
+    ) -> Generator[int, None, TakenState]:
+        """See ReplicatedStream."""
+
+
 class StreamCheckpoints:
     """See the module.
 
@@ -81,10 +90,8 @@ class StreamCheckpoints:
 
     # --- taking ----------------------------------------------------------------------------------
 
-    def take(
-        self, replica: ReplicatedStream, wake: Callable[[], None]
-    ) -> Generator[int, None, CheckpointRecord]:
-        """Takes the state of a replica while it applies entries, and makes it durable: a job of work_turns.
+    def take(self, replica: StateSource, wake: Callable[[], None]) -> Generator[int, None, CheckpointRecord]:
+        """Takes the state of a replica, while it applies entries, and makes it durable: a job of work_turns.
         wake: continues the job. Raises StoreError."""
         yield from self.retain(wake)
         try:
@@ -98,7 +105,7 @@ class StreamCheckpoints:
         return CheckpointRecord(RECORD_VERSION, taken.index, taken.term, name)
 
     def _take_slices(
-        self, replica: ReplicatedStream, wake: Callable[[], None]
+        self, replica: StateSource, wake: Callable[[], None]
     ) -> Generator[int, None, TakenState]:
         slices = replica.state_slices(self.files.has, self._keep, self._chunk_seqs)
         try:

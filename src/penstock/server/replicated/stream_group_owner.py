@@ -54,7 +54,7 @@ from penstock.server.replicated.stream_catch_up import (
     read_pieces_of,
 )
 from penstock.server.replicated.stream_checkpoints import CheckpointRecord, StreamCheckpoints
-from penstock.server.replicated.work_turns import CallLater, WorkJob, WorkTurns
+from penstock.server.replicated.work_turns import PARK, CallLater, WorkJob, WorkTurns
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -104,11 +104,15 @@ class StreamGroup:
         name: of the consensus group.
         assignment: of the stream. reassign() gives it a newer one.
         ports: of the server.
+        is_on_disk: whether the group is. One that begins with a state does not touch other files of its
+            stream before founded().
 
     failure: why it has stopped here; "" while it works.
     """
 
-    def __init__(self, name: str, assignment: StreamAssignment, ports: OwnerPorts) -> None:
+    def __init__(
+        self, name: str, assignment: StreamAssignment, ports: OwnerPorts, *, is_on_disk: bool = True
+    ) -> None:
         self.name = name
         self.assignment = assignment
         self.failure = ""
@@ -128,6 +132,7 @@ class StreamGroup:
         self._backlog: deque[tuple[int, int, bytes]] = deque()
         self._serving = 0
         self._hold_until = 0
+        self._is_on_disk = is_on_disk
 
     # --- for the server ------------------------------------------------------------------------
 
@@ -135,6 +140,11 @@ class StreamGroup:
         """The node has opened the group. Called once."""
         assert self._port is None
         self._port = port
+
+    def founded(self) -> None:
+        """The group and the state with which it begins are on disk."""
+        self._is_on_disk = True
+        self._wake_loading()
 
     def reassign(self, assignment: StreamAssignment) -> None:
         """Takes a newer assignment of the same stream."""
@@ -409,6 +419,8 @@ class StreamGroup:
 
     def _loading_steps(self, loading: StateLoading) -> Restoring:
         """Loads the state, and applies what was committed meanwhile."""
+        while not self._is_on_disk:
+            yield PARK
         replica = yield from loading.steps()
         while self._backlog:
             index, term, payload = self._backlog.popleft()

@@ -26,9 +26,9 @@ from penstock.raft.raft_messages import ReplicaId
 from penstock.replication.replication_node import ReplicationNode
 from penstock.server.replicated.state_files import StateFiles
 from penstock.server.replicated.stream_catch_up import OUTSTANDING_MAX, CatchUpBudget
-from penstock.server.replicated.stream_checkpoints import StreamCheckpoints
+from penstock.server.replicated.stream_checkpoints import CheckpointRecord, StreamCheckpoints
 from penstock.server.replicated.stream_group_owner import GroupWatcher, OwnerPorts, StreamGroup
-from penstock.server.replicated.work_turns import CallLater, WorkTurns
+from penstock.server.replicated.work_turns import CallLater, WorkJob, WorkTurns
 from penstock.store.disk import Disk
 from penstock.store.executor import DiskExecutor
 from penstock.store.files import make_directory, quote_name
@@ -74,6 +74,8 @@ class StreamGroups:
         self._watcher = watcher
         self._groups: dict[StreamKey, StreamGroup] = {}
         self._standing: dict[StreamKey, int] = {}  # until when a preferred member stands for election
+        self._adopting: dict[StreamKey, WorkJob] = {}
+        self._adopted: dict[str, tuple[OwnerPorts, CheckpointRecord]] = {}  # by the name of the group
         self._turns = WorkTurns(ports.call_later)
         self._budget = CatchUpBudget(ports.outstanding_catchup_max)
         make_directory(ports.disk, ports.directory)
@@ -130,6 +132,8 @@ class StreamGroups:
         member_of: Callable[[str], ReplicaId],
     ) -> StreamGroup:
         node = self._ports.node
+        if name in self._adopted:
+            return self._begin_adopted(key, name, assignment, *self._adopted.pop(name))
         group = StreamGroup(name, assignment, self._owner_ports(name, assignment.account))
         self._groups[key] = group
         founders = assignment.group.founders if node.name in assignment.group.founders else ()
@@ -148,6 +152,58 @@ class StreamGroups:
         if is_new and founders and preferred and member_of(preferred) == node.name:
             group.port.stand()
             self._standing[key] = node.clock() + STAND_NS
+        return group
+
+    # --- streams that were stored without a cluster -------------------------------------------------
+
+    def adopt(
+        self, assignment: StreamAssignment, done: Callable[[], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Makes the state with which the group of such a stream begins; then calls `done`, and open() begins
+        the group with it. Does nothing while it is at it. failed: called with what prevents it."""
+        key = (assignment.account, assignment.name)
+        if key in self._adopting:
+            return
+        name = group_name(self._ports.cluster_id(), assignment)
+        ports = self._owner_ports(name, assignment.account)
+        source = ports.engine.replicated.standalone_source(assignment.config)
+
+        def taken(record: CheckpointRecord) -> None:
+            self._adopting.pop(key, None)
+            self._adopted[name] = ports, record
+            done()
+
+        def not_taken(error: Exception) -> None:
+            self._adopting.pop(key, None)
+            failed(error)
+
+        def wake() -> None:
+            if key in self._adopting:
+                self._adopting[key].wake()
+
+        self._adopting[key] = self._turns.start(ports.checkpoints.take(source, wake), taken, not_taken)
+
+    def is_prepared(self, assignment: StreamAssignment) -> bool:
+        """Whether the stream has a group on this server's disk, or adopt() has made its first state."""
+        name = group_name(self._ports.cluster_id(), assignment)
+        return name in self._adopted or name in self._ports.node.unopened_groups
+
+    def _begin_adopted(
+        self,
+        key: StreamKey,
+        name: str,
+        assignment: StreamAssignment,
+        ports: OwnerPorts,
+        record: CheckpointRecord,
+    ) -> StreamGroup:
+        node = self._ports.node
+        group = self._groups[key] = StreamGroup(name, assignment, ports, is_on_disk=False)
+        membership = Membership((node.name,))
+        try:
+            group.begin(node.create_group(name, membership, group, record.encode(), group.founded))
+            group.port.stand()
+        except Exception as error:  # noqa: BLE001  # costs this group
+            group.failed(error)
         return group
 
     def _owner_ports(self, name: str, account: str) -> OwnerPorts:
@@ -194,6 +250,8 @@ class StreamGroups:
 
     def stop(self) -> None:
         """Ends all work on states before the server ends; what is on disk stays."""
+        for job in self._adopting.values():
+            job.cancel()
         for group in self._groups.values():
             group.stop()
 

@@ -11,6 +11,7 @@ files go. In between it acknowledges nothing, so that a stream that comes back l
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock import faults
@@ -194,13 +195,36 @@ class StreamSupervisor:
         try:
             engine = self._engine_of(assignment.account)
             if assignment.name in engine.offline and engine.replicated.find(assignment.name) is None:
-                raise StoreError(engine.offline[assignment.name])
+                if not self._is_own(engine, assignment):
+                    raise StoreError(engine.offline[assignment.name])
+                if not self._groups.is_prepared(assignment):
+                    self._groups.adopt(assignment, self._prepared, partial(self._not_adopted, key))
+                    return
             self._groups.open(assignment, self._member_of)
             self.failures.pop(key, None)
         except (StoreError, MisuseError, OSError) as error:
             if self.failures.get(key) != str(error):
                 self._log.error(f"stream {assignment.name!r} cannot be started on this server: {error}")
             self.failures[key] = str(error)
+
+    def _is_own(self, engine: JetStreamEngine, assignment: StreamAssignment) -> bool:
+        """Whether the stream of this name that was stored here without a cluster is the assigned one."""
+        stored = engine.table.standalone.get(assignment.name)
+        return (
+            stored is not None
+            and assignment.adopted == ("", stored.created)
+            and self._name in assignment.group.founders
+        )
+
+    def _prepared(self) -> None:
+        """The first state of a stream is on disk."""
+        self._review_at = 0
+
+    def _not_adopted(self, key: Key, error: Exception) -> None:
+        text = str(error) if isinstance(error, (StoreError, OSError)) else repr(error)
+        if self.failures.get(key) != text:
+            self._log.error(f"stream {key[1]!r} of account {key[0]!r} cannot be adopted now: {text}")
+        self.failures[key] = text
 
     def _member_of(self, peer: str) -> str:
         record = self._meta.tables.peers.get(peer)
