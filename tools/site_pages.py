@@ -77,6 +77,7 @@ SERVER_OPTIONS = tuple(
         ("Accounts", "server_options", "AccountOptions", "An account of the block `accounts`."),
         ("TLS", "tls_options", "TlsOptions", "A block `tls`."),
         ("WebSocket", "websocket_options", "WebsocketOptions", "The block `websocket`."),
+        ("Web page", "web_options", "WebOptions", "The block `web`."),
         ("Cluster", "cluster_options", "ClusterOptions", "The block `cluster`."),
         ("Leaf nodes", "leaf_options", "LeafOptions", "The block `leafnodes`."),
         ("Hubs of leaf nodes", "leaf_options", "LeafRemoteOptions", "An entry of `leafnodes.remotes`."),

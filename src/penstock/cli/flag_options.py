@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from penstock.errors import ConfigError
-from penstock.server.config.server_options import JetStreamOptions, ServerOptions, TlsOptions
+from penstock.server.config.server_options import JetStreamOptions, ServerOptions, TlsOptions, WebOptions
 
 
 def options_of(found: dict[str, Any]) -> ServerOptions:
@@ -21,6 +21,8 @@ def options_of(found: dict[str, Any]) -> ServerOptions:
         options = load(path)
     changes = {key: value for key, value in found.items() if key in ServerOptions.__struct_fields__}
     changes.pop("jetstream", None)
+    if "web" in found:
+        changes["web"] = (options.web or WebOptions()) if found["web"] else None
     for name, options_set in _SEVERAL.items():
         if name in found:
             changes |= dict.fromkeys(options_set, found[name])

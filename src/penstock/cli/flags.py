@@ -45,6 +45,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(("P", "pid"), "pid_file", str, "File to store the process id", "<file>"),
         Flag(("m", "http_port"), "http_port", int, "Use port for http monitoring", "<port>"),
         Flag(("ms", "https_port"), "https_port", int, "Use port for https monitoring", "<port>"),
+        Flag(("web",), "web", bool, "Serve the web page under /ui/ of the monitoring port (127.0.0.1:8222)"),
         Flag(("c", "config"), "config", str, "Configuration file", "<file>"),
         Flag(("t",), "test", bool, "Test configuration and exit"),
         Flag(

@@ -366,13 +366,14 @@ async def open_connection(
 async def _open_socket(
     make: Callable[[], asyncio.BaseProtocol], url: ServerUrl, options: Options, *, encrypt: bool
 ) -> None:
-    await asyncio.get_running_loop().create_connection(
-        make,
-        url.host,
-        url.port,
-        ssl=tls_context(options) if encrypt else None,
-        server_hostname=tls_hostname(options, url) if encrypt else None,
-    )
+    loop = asyncio.get_running_loop()
+    context = tls_context(options) if encrypt else None
+    name = tls_hostname(options, url) if encrypt else None
+    if options.open_socket is None:
+        await loop.create_connection(make, url.host, url.port, ssl=context, server_hostname=name)
+    else:
+        sock = await options.open_socket()
+        await loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
 
 
 async def _open_websocket(connection: Connection, url: ServerUrl, options: Options) -> None:

@@ -5,6 +5,7 @@ command line does that).
 """
 
 import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ HeaderMap = Mapping[str, "str | Iterable[str]"]
 WebsocketHeaders = HeaderMap | Callable[[], "HeaderMap | Awaitable[HeaderMap]"]
 ChooseServer = Callable[[tuple[ServerCandidate, ...], ServerInfo | None], tuple[str | None, float]]
 
+OpenSocket = Callable[[], Awaitable[socket.socket]]
+
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 
 
@@ -46,6 +49,7 @@ class ConnectOptions(TypedDict, total=False):
     tls: ssl.SSLContext | bool | None
     tls_hostname: str | None
     tls_handshake_first: bool
+    open_socket: OpenSocket | None
     websocket_headers: WebsocketHeaders | None
     websocket_compression: bool
     connect_timeout: float
@@ -108,6 +112,9 @@ class Options:
     """Name to verify the certificate against; default: the URL's host."""
     tls_handshake_first: bool = False
     """Start TLS before the server's INFO, for servers configured with `handshake_first`."""
+    open_socket: OpenSocket | None = None
+    """Coroutine function that returns a connected, non-blocking stream socket for each connection, in place
+    of one to the URL's host and port: for tunnels, and for servers in the same process."""
     websocket_headers: WebsocketHeaders | None = field(default=None, repr=False)
     """Further headers of a WebSocket handshake (`ws://`, `wss://`), or a function or coroutine function that
     returns them for each connection. A value may be a list."""

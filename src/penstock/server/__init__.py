@@ -10,6 +10,7 @@
 - `accounts`: account registry, imported services.
 - `monitoring`: HTTP pages, metrics, the system account, message traces. `logging`: log lines and outputs.
 - `links`: connections to other servers.
+- `local_clients`: connections of clients in the server's process, such as those of the web page.
 - `client_tls`, `websocket_listener`, `proxy_connections`, `lame_duck`, `ports_file`: listeners and life
   cycle.
 """

@@ -337,6 +337,10 @@ class Server:
         info = {**info, "client_id": session.cid}
         if session.is_peer_known:
             info["client_ip"] = host
+        if session.is_local:
+            from penstock.server.local_clients import local_info  # few servers have a web page
+
+            info = local_info(info)
         if leaving:
             info["ldm"] = True
         if session.nonce and session.identity is None:
@@ -435,6 +439,21 @@ class Server:
 
             return behind_proxy(outer, session)
         return outer
+
+    async def connect_locally(self, peer: tuple[str, int]) -> socket.socket:
+        """A connection of a client in this process, without TLS: one end of a pair of sockets.
+
+        Its client logs in like any other. `peer`: the address it acts for, for logs and permissions.
+        """
+
+        from penstock.server.local_clients import open_pair
+
+        def accept() -> ServerConnection:
+            connection = self._new_session(is_local=True).connection
+            connection.set_peer(peer)
+            return connection
+
+        return await open_pair(accept)
 
     def _accept_websocket(self, given: dict[str, str], forwarded_for: str) -> ServerConnection:
         """The connection of a WebSocket client after its handshake. `given`: fields of CONNECT that apply
@@ -655,15 +674,17 @@ class Server:
 
     def _open_monitor(self) -> None:
         options = self.options
-        port = options.http_port or options.https_port
-        if port == 0:
+        address = options.monitoring_address()
+        if address is None:
             return
         from penstock.server.monitoring.monitor import Monitor
 
         tls = options.tls if options.https_port else None
-        self.monitor = Monitor(self, options.http_host or options.host, max(0, port), tls)
+        self.monitor = Monitor(self, *address, tls)
         where = _host_port(self.monitor.host, self.monitor.port)
         self.context.log.info(f"Starting {self.monitor.scheme} monitor on {where}")
+        if options.web is not None:
+            self.context.log.info(f"Serving the web page on {self.monitor.web_url}")
 
     async def _open_websockets(self) -> None:
         if self.options.websocket is not None:

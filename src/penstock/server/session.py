@@ -92,6 +92,7 @@ class Session:
         forwarded_for: client address claimed by the HTTP request, for log lines only; "" = none.
         given: fields of CONNECT that apply until the client sends them.
         awaits_proxy: whether a PROXY header with the client's address comes first.
+        is_local: whether the client is in the server's process (`local_clients`).
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Session:
         forwarded_for: str = "",
         given: Mapping[str, str] | None = None,
         awaits_proxy: bool = False,
+        is_local: bool = False,
     ) -> None:
         self.ports = ports
         self.context = ports.context
@@ -120,6 +122,7 @@ class Session:
         self.options = structs.replace(ConnectMessage(), **(given or {}))
         self.identity: Identity | None = None
         self.nonce = ""  # for the client to sign, if authentication may need a signature
+        self.is_local = is_local
         self.is_peer_known = not awaits_proxy  # False until the PROXY header has arrived
         self.proxy_key: str | None = None  # key of the client's proxy; "" = an untrusted proxy
         self.session_permissions: SessionPermissions | None = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.client_session import ClientState, ClientStats
     from penstock.client.info import ServerInfo
     from penstock.client.message import HeadersLike, Payload
-    from penstock.client.options import ChooseServer, Options
+    from penstock.client.options import ChooseServer, OpenSocket, Options
     from penstock.client.service_endpoints import StatsHandler
     from penstock.client.tracing import Tracing
     from penstock.sync.callables import (
@@ -59,6 +59,7 @@ class ConnectOptions(TypedDict, total=False):
     tls: ssl.SSLContext | bool | None
     tls_hostname: str | None
     tls_handshake_first: bool
+    open_socket: OpenSocket | None
     websocket_headers: WebsocketHeaders | None
     websocket_compression: bool
     connect_timeout: float

@@ -53,6 +53,12 @@ UNSUPPORTED_JETSTREAM = frozenset(
 UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
 
 
+def _web(node: ConfNode, name: str) -> Any:
+    from penstock.server.config import web_directives  # few servers have the web page
+
+    return web_directives.web(node, name)
+
+
 def _users(node: ConfNode, name: str) -> Any:
     from penstock.server.config import access_directives  # most configurations have no users
 
@@ -294,6 +300,7 @@ _TOP: dict[str, tuple[str, Reader]] = {
     "monitor_port": ("http_port", integer),
     "http_base_path": ("http_base_path", text),
     "https_port": ("https_port", integer),
+    "web": ("web", _web),
     "max_payload": ("max_payload", integer),
     "no_header_support": ("header_support", _inverted),
     **dict.fromkeys(("no_system_account", "no_system", "no_sys_acc"), ("no_system_account", boolean)),

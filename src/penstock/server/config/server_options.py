@@ -31,6 +31,7 @@ from penstock.server.config.option_checks import (
     host_and_port,
 )
 from penstock.server.config.tls_options import TlsOptions
+from penstock.server.config.web_options import WEB_HOST, WEB_PORT, WebOptions
 from penstock.server.config.websocket_options import WebsocketOptions
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
     "ServerOptions",
     "TlsOptions",
     "User",
+    "WebOptions",
     "WebsocketOptions",
 ]
 
@@ -262,6 +264,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     https_port: int = 0
     """Port of monitoring over TLS, with the certificate of `tls`; excludes `http_port`. 0 (default) = off, -1
     = any free port. `https_port`, `https`."""
+    web: WebOptions | None = None
+    """The web page, under `/ui/` of the monitoring port; None (default) = off. Without a port of its own,
+    monitoring then listens on 127.0.0.1:8222. `web`."""
 
     max_payload: int = 1024 * 1024
     """Maximum bytes of a message with headers, 1..64 MiB. Default 1 MiB. `max_payload`."""
@@ -476,6 +481,13 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             )
         if self.https_port and self.tls is None:
             raise ConfigError("TLS cert and key required for HTTPS: https_port needs the block `tls`")
+
+    def monitoring_address(self) -> tuple[str, int] | None:
+        """Host and port of monitoring, 0 = any free port; None = off."""
+        port = self.http_port or self.https_port
+        if port:
+            return self.http_host or self.host, max(0, port)
+        return (self.http_host or WEB_HOST, WEB_PORT) if self.web is not None else None
 
     def all_users(self) -> tuple[User, ...]:
         """The users of all accounts."""

@@ -17,6 +17,7 @@ from penstock.server.config.server_options import (
     ResolverOptions,
     TlsOptions,
     User,
+    WebOptions,
     WebsocketOptions,
 )
 
@@ -37,6 +38,7 @@ class ServerSettings(TypedDict, total=False):
     http_port: int
     http_base_path: str
     https_port: int
+    web: WebOptions | None
     max_payload: int
     max_connections: int
     max_control_line: int

@@ -34,11 +34,15 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
     from penstock.server.config.server_options import TlsOptions
     from penstock.server.monitoring.monitored_server import MonitoredServer
+    from penstock.web.web_app import WebApp
 
 BACKLOG = 128
+WEB_PATH = "/ui"
+WEB_CLOSE_S = 3.0
 HEADERS = {"Access-Control-Allow-Origin": "*"}
 LINKS = {
     "varz": "General",
@@ -81,6 +85,8 @@ class Monitor:
         self._thread: threading.Thread | None = None
         self._http: uvicorn.Server | None = None
         self._stopping = False
+        self._web: WebApp | None = None
+        self._thread_loop: asyncio.AbstractEventLoop | None = None
         self._base_path = _base_path(server.context.options.http_base_path)
         self.requests: dict[str, int] = {}  # number of requests per page
         try:
@@ -102,6 +108,11 @@ class Monitor:
             f"{self.scheme}://[{host}]:{self.port}" if ":" in host else f"{self.scheme}://{host}:{self.port}"
         )
 
+    @property
+    def web_url(self) -> str:
+        """URL of the web page, where it is on."""
+        return f"{self.url}{self._base_path}{WEB_PATH}/"
+
     def renew_certificate(self, tls: TlsOptions) -> None:
         """Uses this certificate, which was validated before, for new connections."""
         if self._context is not None:
@@ -115,6 +126,13 @@ class Monitor:
     async def stop(self) -> None:
         """Stops serving, even while the thread is still importing."""
         self._stopping = True
+        web, loop = self._web, self._thread_loop
+        if web is not None and loop is not None:
+            try:
+                closing = asyncio.run_coroutine_threadsafe(web.close(), loop)
+                await asyncio.wait_for(asyncio.wrap_future(closing), WEB_CLOSE_S)
+            except (RuntimeError, TimeoutError, asyncio.CancelledError):
+                pass  # the thread has ended already, or ends with what is open
         if self._http is not None:
             self._http.should_exit = True
         if self._thread is not None:
@@ -125,16 +143,25 @@ class Monitor:
     # -- in the thread
 
     def _serve(self) -> None:
-        import uvicorn
-        from starlette.applications import Starlette
         from starlette.routing import Route
-
-        from penstock.server.monitoring.monitor_http import MonitorConnection
 
         base = self._base_path
         routes = [Route(base + path, self._endpoint(path, entry)) for path, entry in self._entries().items()]
         routes.append(Route(f"{base}/metrics", self._metrics))
         routes += [Route(base or "/", self._index), *([Route(base + "/", self._index)] if base else [])]
+        with asyncio.Runner() as runner:
+            self._thread_loop = runner.get_loop()
+            runner.run(self._serve_routes(routes))
+
+    async def _serve_routes(self, routes: list[Route]) -> None:
+        import uvicorn
+        from starlette.applications import Starlette
+
+        from penstock.server.monitoring.monitor_http import MonitorConnection
+
+        self._web = self._make_web()
+        if self._web is not None:
+            routes += self._web.routes()
         app = Starlette(routes=routes, exception_handlers={404: _not_found})
         # Without `ws`, uvicorn would accept WebSocket upgrades, which have no deadlines.
         config = uvicorn.Config(
@@ -153,8 +180,17 @@ class Monitor:
         self._http = http
         if self._stopping:  # stop() came before the server existed
             return
-        with asyncio.Runner() as runner:
-            runner.run(http.serve(sockets=self._sockets))
+        await http.serve(sockets=self._sockets)
+
+    def _make_web(self) -> WebApp | None:
+        options = self._server.context.options.web
+        if options is None:
+            return None
+        from penstock.server.monitoring.web_server_ports import WebServerPorts  # few servers have the page
+        from penstock.web.web_app import WebApp
+
+        ports = WebServerPorts(self._server, self._loop, options, self._entries(), self._in_server)
+        return WebApp(ports, f"{self._base_path}{WEB_PATH}")
 
     def _entries(self) -> dict[str, PageEntry]:
         """Pages by path."""

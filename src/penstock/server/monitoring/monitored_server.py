@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import socket
+
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.auth.logins import Logins
     from penstock.server.client_tls import Encryption
@@ -63,6 +65,9 @@ class MonitoredServer(Protocol):
     @property
     def stalled_clients(self) -> int:
         """How often publishers were paused because of a congested receiver."""
+
+    async def connect_locally(self, peer: tuple[str, int]) -> socket.socket:
+        """A socket on which a client in this process may log in; it acts for this address."""
 
     async def reload(self) -> str:
         """Reads and applies the configuration. Returns "" or why it was refused."""
