@@ -157,13 +157,13 @@ def erased_messages_kept_in_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BlockFiles, "_overwrite_in_memory", lambda files, patches: None)
 
 
-def damaged_messages_of_batches_skipped_alone(patch: pytest.MonkeyPatch) -> None:
-    """Recovery skips the damaged message of an atomic batch, and keeps the others."""
+def torn_messages_of_batches_skipped_alone(patch: pytest.MonkeyPatch) -> None:
+    """Recovery skips a message of an atomic batch that a power loss tore, and keeps the others."""
 
     class Log(StreamLog):
         def restore(self, blocks: list[MessageBlock]) -> list[tuple[int, str]]:
             for block in blocks:
-                block.damaged_batches.clear()
+                block.torn_batches.clear()
             return super().restore(blocks)
 
     patch.setattr(recovery, "StreamLog", Log)
@@ -185,6 +185,6 @@ RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (erasures_before_their_tombstones, "sequence", 98900694),
     (files_left_open_whose_write_failed, "StoreCorruptError", 99030694),
     (erased_messages_kept_in_memory, "erased", 99048510),
-    (damaged_messages_of_batches_skipped_alone, "atomic", 99052396),
+    (torn_messages_of_batches_skipped_alone, "atomic", 99052396),
     (damaged_head_stops_the_reader, "StoreCorruptError", 98015210),
 ]

@@ -125,7 +125,7 @@ def with_batch(root: Path, *, removed: int = 0) -> Path:
     stream.log.append(b"s", b"", b"message 1", 1)
     stream.log.begin_batch(1000, 4)
     for seq in (2, 3, 4, 5):
-        stream.log.append(b"s", b"", b"message %d" % seq, seq)
+        stream.log.append(b"s", b"", b"message %d" % seq * 4, seq)
     stream.log.end_batch()
     stream.log.append(b"s", b"", b"message 6", 6)
     if removed:
@@ -137,13 +137,13 @@ def with_batch(root: Path, *, removed: int = 0) -> Path:
 
 @pytest.mark.parametrize("is_closed", [False, True])
 @pytest.mark.parametrize("damaged", [2, 3, 5])
-def test_a_batch_with_a_damaged_message_is_lost_whole(
+def test_a_batch_of_which_a_power_loss_kept_bytes_back_is_lost_whole(
     tmp_path: Path, damaged: int, is_closed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = with_batch(tmp_path)
     data = path.read_bytes()
     at = data.index(b"message %d" % damaged)
-    path.write_bytes(data[:at] + bytes(9) + data[at + 9 :])  # as of a page that a power loss kept back
+    path.write_bytes(data[:at] + bytes(20) + data[at + 20 :])  # as of a page that a power loss kept back
     if is_closed:
         (path.parent / "2.blk").write_bytes(b"")
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_a_batch_is_whole_when_its_damaged_message_was_removed(tmp_path: Path) -
     path = with_batch(tmp_path, removed=3)
     data = path.read_bytes()
     at = data.index(b"message 3")
-    path.write_bytes(data[:at] + bytes(9) + data[at + 9 :])  # half overwritten, because it was to be erased
+    path.write_bytes(data[:at] + bytes(20) + data[at + 20 :])  # half overwritten, because it was to be erased
     store, log = recovered(tmp_path)
     assert [seq for seq, *_ in messages(log)] == [1, 2, 4, 5, 6]
     store.abandon()

@@ -43,8 +43,8 @@ cdef class MessageBlock:
     # The tombstones in the block: removed ranges, floor and least last sequence.
     cdef list removed
     cdef readonly list skipped_offsets      # offsets of bad records between good ones
-    # (first, last, sequences of the damaged records) of batches with damaged records, when they were scanned.
-    cdef readonly list damaged_batches
+    # (first, last, sequences of the records with holes) of batches that a power loss tore, when they were scanned.
+    cdef readonly list torn_batches
     cdef readonly uint64_t floor, last_at_least
     cdef readonly uint64_t replaces_upto    # it replaces the blocks up to this number; 0 = only itself
     cdef readonly int64_t recorded_ts          # timestamp of the last message when the floor was recorded
@@ -77,7 +77,7 @@ cdef class MessageBlock:
     cdef int _fill(self, size_t n) except -2
     cdef size_t _next_good(self, size_t at, size_t n) noexcept
     cdef bint _batch_is_torn(self, int state, size_t end, size_t n) noexcept
-    cdef list _damaged(self, size_t at, size_t end)
+    cdef list _holed(self, size_t at, size_t end)
     cdef int _batch_state(self, const Record* r, size_t* at, size_t n) noexcept
 
 # One row of the subjects in a block's index; the text follows. Positions count entries.

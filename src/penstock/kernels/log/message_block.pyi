@@ -37,8 +37,9 @@ class MessageBlock:
         """Offsets of bad records between good ones."""
 
     @property
-    def damaged_batches(self) -> list[tuple[int, int, list[int]]]:
-        """(first, last, sequences of the damaged records) of scanned batches that have damaged records."""
+    def torn_batches(self) -> list[tuple[int, int, list[int]]]:
+        """(first, last, sequences of the records with holes) of scanned batches of which a power loss kept
+        bytes back."""
 
     def release_borrowed(self) -> None:
         """Releases the bytes that scan() got without `copy`; the log loads them again."""

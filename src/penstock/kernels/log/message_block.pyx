@@ -85,6 +85,7 @@ cdef enum:
     LARGE = 4194304                 # bytes from which a block gets huge pages
     SPARE_CAPACITY = 8388608        # capacity of blocks whose memory is reused: the default size
     ENTRIES_MIN = 64
+    HOLE_MIN = 16                   # more than in a row in the numbers of a record
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
 cdef enum BatchState:
@@ -108,6 +109,17 @@ cdef void free_data(char* data, size_t capacity) noexcept:
         free(data)
 
 
+cdef bint has_hole(const char* p, size_t n) noexcept:
+    """Are there HOLE_MIN zeros in a row? Bytes that a power loss kept back are zeros, whole sectors of them. A
+    record that was damaged later has them only where its message has."""
+    cdef size_t i, zeros = 0
+    for i in range(n):
+        zeros = 0 if p[i] else zeros + 1
+        if zeros == HOLE_MIN:
+            return True
+    return False
+
+
 cdef class MessageBlock:
     def __cinit__(self, uint64_t number, uint64_t first_seq):
         assert first_seq > 0
@@ -116,7 +128,7 @@ cdef class MessageBlock:
         self.last_seq = first_seq - 1
         self.removed = []
         self.skipped_offsets = []
-        self.damaged_batches = []
+        self.torn_batches = []
 
     def __dealloc__(self):
         free(self.entries)
@@ -372,8 +384,9 @@ cdef class MessageBlock:
                     state = self._batch_state(&r, &end, n)
                     if self._batch_is_torn(state, end, n):
                         return RECORD_TORN_BATCH
-                    if state == BATCH_DAMAGED:
-                        self.damaged_batches.append((r.seq, <uint64_t>r.ts, self._damaged(self.size + r.size, end)))
+                    holed = self._holed(self.size + r.size, end) if state == BATCH_DAMAGED else None
+                    if holed:
+                        self.torn_batches.append((r.seq, <uint64_t>r.ts, holed))
                 self._remember(kind, &r)
             elif r.seq == 0 or r.subject_len == 0 or (
                 self.count and (r.seq <= self.last_seq or r.seq - self.first_seq > SPAN_MAX)
@@ -412,21 +425,22 @@ cdef class MessageBlock:
         """Is a part of the batch missing that ends at `end`? A crash during a write leaves such a batch, with no
         valid record after it. A closed block is never truncated.
 
-        A power loss may also tear a record and keep later ones. Truncating the block there would lose records
+        A power loss may also keep bytes that were written later. Truncating the block there would lose records
         that were acked, so the block keeps the batch, and restore() decides what becomes of it.
         """
         return state == BATCH_TORN or (
             state == BATCH_DAMAGED and not self.closed and self._next_good(end, n) == 0
         )
 
-    cdef list _damaged(self, size_t at, size_t end):
-        """The sequences that the damaged records between two offsets have, as far as their bytes tell."""
+    cdef list _holed(self, size_t at, size_t end):
+        """The sequences that damaged records with a hole between two offsets have, as far as their bytes tell."""
         cdef Record r
         cdef int kind = 0
         cdef uint64_t tagged = 0
         cdef list found = []
         while at < end:
-            if decode_record(self.data + at, end - at, &r, &kind, True) == RECORD_BAD_HASH:
+            if decode_record(self.data + at, end - at, &r, &kind, True) == RECORD_BAD_HASH and \
+                    has_hole(self.data + at, r.size):
                 memcpy(&tagged, self.data + at + sizeof(uint32_t), sizeof(tagged))
                 found.append(tagged & ((<uint64_t>1 << SEQ_BITS) - 1))
             at += r.size

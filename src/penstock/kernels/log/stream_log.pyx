@@ -677,17 +677,18 @@ cdef class StreamLog(LogCore):
         return refused
 
     cdef int _drop_incomplete(self, list blocks, uint64_t floor) except -1:
-        """Removes what is left of batches of which a message was lost, so that no reader gets a part of one.
+        """Removes what is left of batches of which a power loss kept bytes back, so that no reader gets a part of
+        one: they were not synced, and what was written later may be there. A message that is damaged otherwise is
+        lost alone, for its batch may have been acked long ago.
 
-        A power loss that tears a record of a batch keeps later records where the file system wrote them first.
-        A record may also be damaged because its message was removed securely, and the power failed while it was
-        overwritten: then its tombstone is elsewhere, and the batch is complete.
+        A record that was half overwritten when the power failed, because its message was removed securely, may
+        look the same: then its tombstone is elsewhere, and the batch is complete.
         """
         cdef MessageBlock block
         cdef uint64_t first, last, seq
         for block in blocks:
-            for first, last, damaged in block.damaged_batches:
-                if all([self._is_recorded(blocks, floor, seq) for seq in damaged]):
+            for first, last, holed in block.torn_batches:
+                if all([self._is_recorded(blocks, floor, seq) for seq in holed]):
                     continue
                 self.incomplete_batches.append((block.number, first, last))
                 seq = self._next_live(max(first, self.first_seq))
