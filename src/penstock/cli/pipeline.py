@@ -112,9 +112,9 @@ def dead_letters(
     stream: Stream,
     servers: Servers = _SERVERS,
     option: Options = None,
-    redrive: Annotated[bool, typer.Option(help="Publish the letters to their subjects again.")] = False,
-    remove: Annotated[bool, typer.Option(help="Delete the letters that were published again.")] = False,
-    where: Annotated[str | None, typer.Option(help="Which letters: SQL over consumer, reason ...")] = None,
+    redrive: Annotated[bool, typer.Option(help="Publish them to their subjects again.")] = False,
+    remove: Annotated[bool, typer.Option(help="Delete those that were published again.")] = False,
+    where: Annotated[str | None, typer.Option(help="Which ones: SQL over consumer, reason ...")] = None,
     report: ReportFile = None,
     master: Master = _MASTER,
 ) -> None:
@@ -129,16 +129,19 @@ def dead_letters(
         found = {name: table.toPandas() for name, table in analyse(spark, stream, options).items()}
         for name in ("by_reason", "by_subject"):
             _print(found[name].to_string(index=False) if len(found[name]) else f"{name}: none")
-        facts: dict[str, object] = {"stream": stream, "letters": int(found["by_reason"]["letters"].sum())}
+        facts: dict[str, object] = {
+            "stream": stream,
+            "dead letters": int(found["by_reason"]["messages"].sum()),
+        }
         if redrive:
             done = run(spark, stream, options, where=where, remove=remove, console=console)
-            facts |= {"re-driven": sum(done.letters.values()), "removed": done.removed}
+            facts |= {"re-driven": sum(done.messages.values()), "removed": done.removed}
         page = None
         if report is not None:
             page = _report(f"Dead letters in {stream}").facts(facts)
             page.table("By reason", found["by_reason"]).table("By subject", found["by_subject"])
             hours = found["by_hour"]
-            page.bars("By hour", [str(hour) for hour in hours["hour"]], list(hours["letters"]), "letters")
+            page.bars("By hour", [str(hour) for hour in hours["hour"]], list(hours["messages"]), "messages")
         _finish(facts, page, report)
 
 

@@ -170,7 +170,7 @@ def test_an_archive_is_replayed_once_and_in_order_however_often(
 
 
 @OURS
-def test_letters_are_counted_and_go_back_where_they_came_from(
+def test_dead_letters_are_counted_and_go_back_where_they_came_from(
     spark: SparkSession, origin: FilledStream
 ) -> None:
     letters = next(_names)
@@ -190,12 +190,12 @@ def test_letters_are_counted_and_go_back_where_they_came_from(
         origin.feed.publish([(f"{letters}.x", reason, block)])
     origin.feed.publish([(f"{letters}.other", b"no letter")])
     by_reason = {
-        row.reason: row.letters for row in analyse(spark, letters, origin.options)["by_reason"].collect()
+        row.reason: row.messages for row in analyse(spark, letters, origin.options)["by_reason"].collect()
     }
     assert by_reason == {"max_deliver": 2, "terminated": 1}
     for removed in (False, True):
         done = redrive(spark, letters, origin.options, where="reason = 'max_deliver'", remove=removed)
-        assert (done.letters, done.removed) == ({origin.name: 2}, 2 if removed else 0)
+        assert (done.messages, done.removed) == ({origin.name: 2}, 2 if removed else 0)
         assert origin.state()["messages"] == 2
     back = spark.read.format("jetstream").options(**origin.options, includeHeaders="true").load(origin.name)
     row = back.collect()[0]

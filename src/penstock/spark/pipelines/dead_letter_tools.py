@@ -39,13 +39,13 @@ _FACTS = {
 
 @dataclass(frozen=True)
 class Redriven:
-    """letters: count of republished letters by target stream. removed: letters deleted afterwards."""
+    """messages: count of republished dead letters by target stream. removed: those deleted afterwards."""
 
-    letters: Mapping[str, int]
+    messages: Mapping[str, int]
     removed: int
 
 
-def letters(spark: SparkSession, stream: str, options: Mapping[str, str] | None = None) -> DataFrame:
+def dead_letters(spark: SparkSession, stream: str, options: Mapping[str, str] | None = None) -> DataFrame:
     """Dead letters as a table, without other messages.
 
     Columns: seq, time, origin (a stream), consumer, origin_subject, origin_seq, deliveries, reason, headers,
@@ -64,16 +64,16 @@ def letters(spark: SparkSession, stream: str, options: Mapping[str, str] | None 
 def analyse(
     spark: SparkSession, stream: str, options: Mapping[str, str] | None = None
 ) -> dict[str, DataFrame]:
-    """Counts of letters `by_reason` (origin, consumer, reason), `by_subject`, and `by_hour`."""
+    """Counts of dead letters `by_reason` (origin, consumer, reason), `by_subject`, and `by_hour`."""
     from pyspark.sql import functions as f
 
-    found = letters(spark, stream, options)
-    counted = [f.count("*").alias("letters"), f.min("time").alias("first"), f.max("time").alias("last")]
+    found = dead_letters(spark, stream, options)
+    counted = [f.count("*").alias("messages"), f.min("time").alias("first"), f.max("time").alias("last")]
     return {
-        "by_reason": found.groupBy("origin", "consumer", "reason").agg(*counted).orderBy(f.desc("letters")),
-        "by_subject": found.groupBy("origin_subject").agg(*counted).orderBy(f.desc("letters")),
+        "by_reason": found.groupBy("origin", "consumer", "reason").agg(*counted).orderBy(f.desc("messages")),
+        "by_subject": found.groupBy("origin_subject").agg(*counted).orderBy(f.desc("messages")),
         "by_hour": found.groupBy(f.date_trunc("hour", "time").alias("hour"))
-        .agg(f.count("*").alias("letters"))
+        .agg(f.count("*").alias("messages"))
         .orderBy("hour"),
     }
 
@@ -87,15 +87,15 @@ def redrive(
     remove: bool = False,
     console: Console | None = None,
 ) -> Redriven:
-    """Publish letters to their original subjects, in stream order.
+    """Publishes dead letters to their original subjects, in stream order.
 
-    options: connection options. where: SQL condition over the columns of `letters`. remove: delete the
-    republished letters. Raises what writing to format `jetstream` raises, for example if an original stream
+    options: connection options. where: SQL condition over the columns of `dead_letters`. remove: delete the
+    republished ones. Raises what writing to format `jetstream` raises, for example if an original stream
     no longer exists.
     """
     from pyspark.sql import functions as f
 
-    found = letters(spark, stream, options)
+    found = dead_letters(spark, stream, options)
     if where is not None:
         found = found.where(where)
     found = found.persist()
