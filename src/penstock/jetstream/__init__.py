@@ -13,7 +13,7 @@ the two state machines that these steps drive.
     stream/                one stream: publishes and their checks, batches, retention, schedules, sources
     consumer/              one consumer: delivery, acks, redelivery, groups, dead letters
     api/                   requests to `$JS.API.>`: endpoints, handlers, responses
-    opening.py             recovery of stored streams and consumers
+    opening.py             recovery of stored streams and consumers; closing.py ends all when the server stops
     durability.py          the states of a stream between a change and the disk, and what may leave in each
     commit.py              writes, syncs and retries; `sync: always`: one sync for all publishes meanwhile
     deferrals.py           what waits until a sync or a roll-up is done

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 
 from penstock import faults
-from penstock.errors import StoreError, StoreWriteError
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.capacity import Capacity, HasCapacity
+from penstock.jetstream.closing import close_all, finish_syncs
 from penstock.jetstream.commands import CommandSink
 from penstock.jetstream.commit import Commit, CommitPorts, LocalCommit
 from penstock.jetstream.consumer.consumer_ports import ConsumerPorts
@@ -251,51 +250,16 @@ class JetStreamEngine:
             faults.contain(stop, failed)
         for stream in list(self.streams.values()):
             faults.contain(stream.unsubscribe, failed, self.index)
-        for stream in list(self.streams.values()):
-            faults.contain(self._finish_sync, self.containment.stream_failed, stream)
+        finish_syncs(self.streams, self.containment.stream_failed)
         faults.contain(self.removals.finish_rollups, failed, self._apply)
         self._apply()
         self.tick.write()
-        for stream in list(self.streams.values()):
-            faults.contain(self._finish_sync, self.containment.stream_failed, stream)
+        finish_syncs(self.streams, self.containment.stream_failed)
         self.tick.acknowledge()
-        self._sync_together()
-        for stream in self.streams.values():
-            stream.atomic.drop()
-            for close in (*(consumer.close for consumer in stream.consumers.values()), stream.store.close):
-                faults.contain(close, partial(self._closing_failed, stream))
-        self.streams.clear()
-
-    def _sync_together(self) -> None:
-        """Syncs all streams and their consumers at once: each syncs what is left when it closes, and ten
-        thousand new consumers took half a minute one by one. What fails here is written and synced once more
-        then."""
-        failures: list[StoreWriteError | None] = []
-        for stream in self.streams.values():
-            faults.contain(stream.store.start_sync, partial(self._sync_failed, stream), failures.append)
-        for stream in self.streams.values():
-            faults.contain(stream.store.sync, partial(self._sync_failed, stream))
-
-    def _sync_failed(self, stream: StreamReplica, error: Exception, *_: object) -> None:
-        if not isinstance(error, StoreError):
-            faults.note(f"syncing stream {stream.name}", error)
-        log.error("stream %s: syncing it failed: %s", stream.name, error)
+        close_all(self.streams)
 
     def _apply(self) -> None:
         self.tick.apply(self.clock())
-
-    def _closing_failed(self, stream: StreamReplica, error: Exception) -> None:
-        if not isinstance(error, StoreError):
-            faults.note(f"closing stream {stream.name}", error)
-        log.error("stream %s: closing it failed: %s", stream.name, error)
-
-    def _finish_sync(self, stream: StreamReplica) -> None:
-        """Waits for the sync in flight."""
-        if stream.durability.is_syncing:
-            try:
-                stream.store.sync()
-            except StoreError as error:
-                log.error("stream %s: syncing it failed: %s", stream.name, error)
 
     # --- what the parts use --------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from penstock.jetstream.stream.stream_replica import StreamReplica
 
 HASH_SIZE = 16
 CHECK_ENTRIES = 256
-NOTED_EVERY = 16  # entries; others are not compared
-NOTED_MAX = 64  # hashes that a replica remembers
+REMEMBERED_EVERY = 16  # entries; others are not compared
+REMEMBERED_MAX = 64  # hashes that a replica remembers
 
 _COUNTERS = struct.Struct("<10q")
 _CONSUMER = struct.Struct("<4q")
@@ -33,7 +33,7 @@ class StateHash:
 
     def __init__(self, value: bytes = b"") -> None:
         self.value = value
-        self._noted: dict[int, bytes] = {}
+        self._remembered: dict[int, bytes] = {}
         self._checked = 0
 
     def applied(
@@ -64,14 +64,14 @@ class StateHash:
         for code in refusals:
             digest.update(b"!%d" % code)
         self.value = digest.digest()
-        if index % NOTED_EVERY == 0:
-            self._noted[index] = self.value
-            if len(self._noted) > NOTED_MAX:
-                del self._noted[next(iter(self._noted))]
+        if index % REMEMBERED_EVERY == 0:
+            self._remembered[index] = self.value
+            if len(self._remembered) > REMEMBERED_MAX:
+                del self._remembered[next(iter(self._remembered))]
 
     def is_due(self, index: int) -> bool:
         """Whether the leader proposes the hash after entry `index`. It counts as proposed then."""
-        if index not in self._noted or index - self._checked < CHECK_ENTRIES:
+        if index not in self._remembered or index - self._checked < CHECK_ENTRIES:
             return False
         self._checked = index
         return True
@@ -80,4 +80,4 @@ class StateHash:
         """Whether this replica had another hash than `value` after entry `index`; False when it does not
         know."""
         self._checked = max(self._checked, index)
-        return self._noted.get(index, value) != value
+        return self._remembered.get(index, value) != value

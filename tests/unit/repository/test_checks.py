@@ -157,7 +157,7 @@ def test_objects_change_their_attributes_themselves(package: str) -> None:
 # name that it has in them; those of its own package do not count. Lower a number when a change removes some.
 REACHED_MAX = 5
 REACHING_FILES_MAX = {
-    ("stream", "jetstream/stream/"): 13,
+    ("stream", "jetstream/stream/"): 12,
     ("consumer", "jetstream/consumer/"): 4,
     ("engine", "jetstream/engine.py"): 4,
     ("session", "server/session.py"): 11,
