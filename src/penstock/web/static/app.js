@@ -31,6 +31,8 @@ const VIEWS = {
 const root = document.getElementById("app");
 const statusLine = document.getElementById("status");
 let stopView = () => {};
+let before = ""; // the name of the view that was shown last
+let movesFocus = false; // after a login, whose form is gone
 let shown = null; // the elements of the frame, once somebody is logged in
 
 function say(text) {
@@ -49,6 +51,7 @@ function showLogin(found, text = "") {
     button.disabled = true;
     try {
       await logIn(values(form));
+      movesFocus = true;
       showFrame();
     } catch (refused) {
       error.replaceChildren(problem(refused.message));
@@ -112,8 +115,9 @@ function showView() {
     say,
     state: (isLive) => say(isLive ? "" : "Not live: the server cannot be reached."),
   }) || (() => {});
-  if (showView.before !== undefined && showView.before !== name) heading.focus({ preventScroll: false });
-  showView.before = name;
+  if (movesFocus || before !== name) heading.focus();
+  movesFocus = false;
+  before = name;
 }
 
 async function start() {

@@ -52,7 +52,7 @@ export class Chart {
     this.labels = lines.map((one, at) => h("span", { class: `legend legend-${at}` }, one.label));
     this.plot = svg(
       "svg",
-      { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
+      { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": title },
       [0.25, 0.5, 0.75, 1].map((part) => svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part })),
       this.areas,
       this.paths,
