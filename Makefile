@@ -37,7 +37,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions spark-deploy kernel debug-kernels wheel errors sync features docs pyright clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions spark-deploy kernel debug-kernels wheel release errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -211,6 +211,10 @@ kernel:  ## build the kernels named in K=a,b (all when empty) in place
 debug-kernels: $(STAMPS)/dev  ## all kernels with bounds checks and assertions (make clean goes back)
 	@mkdir -p build
 	PENSTOCK_DEBUG_KERNELS=1 flock build/.kernel.lock $(BIN)/python setup.py -q build_ext --inplace --force
+
+release: $(STAMPS)/wheel  ## dist/ with sdist, wheels and release notes (first: tools/release.py begin X.Y.Z)
+	$(BIN)/python tools/release.py build
+	$(BIN)/python tools/wheels.py $(ARGS)
 
 wheel: $(STAMPS)/wheel  ## a manylinux wheel for each Python found, tested without a compiler (ARGS='--only 3.12')
 	$(BIN)/python tools/wheels.py $(ARGS)

@@ -125,13 +125,8 @@ def _serve(words: list[str], program: str) -> int:
 
 
 def _version() -> int:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        own = version("penstock-nats")
-    except PackageNotFoundError:
-        own = "not installed"
+    from penstock import __version__
     from penstock.server.server_identity import VERSION
 
-    sys.stdout.write(f"penstock {own} (speaks NATS {VERSION})\n")
+    sys.stdout.write(f"penstock {__version__} (speaks NATS {VERSION})\n")
     return 0

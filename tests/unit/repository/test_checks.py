@@ -124,11 +124,6 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_the_package_and_its_metadata_say_the_same_version() -> None:
-    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert penstock.__version__ == metadata["project"]["version"]
-
-
 # Writes to attributes of other objects (`stream.syncing = True`). Lower a number when a change removes some.
 FOREIGN_WRITES_MAX = {"jetstream": 0, "server": 4}
 
