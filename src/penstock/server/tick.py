@@ -7,10 +7,10 @@
     4. deliver      consumers deliver messages into out buffers, after the acks of the same messages
     5. flush        each connection with output writes once
 
-One tick covers all input since the last one: however many publishes arrived, each stream writes once and each
-connection writes once. Code that defers work calls `schedule()` (dirty lists do, through `wake`). The event
-loop runs the tick after it has read all ready sockets. A read that comes alone runs the tick itself
-(`TickTrigger`). Sinks with output need step 5 only.
+One tick covers all input since the last one: however many publishes arrived, each stream writes once and
+each connection writes once, or earlier when much output waits. Code that defers work calls `schedule()`
+(dirty lists do, through `wake`). The event loop runs the tick after it has read all ready sockets. A read
+that comes alone runs the tick itself (`TickTrigger`). Sinks with output need step 5 only.
 
 Invariant: after an Exception anywhere, a tick follows and the timer is set again. The loop and the reads
 therefore call `_run`, `_on_timer` and `_again` by `faults.contain`. Each of them clears the state which shows

@@ -7,7 +7,7 @@ behaviour are decided in `publish_checks.py`. What commands cause outside of the
 `effects`, which only the owner of the stream releases: a replica that follows drops it.
 
 Ordering contract, kept by the engine: apply, then write, then release the effects. A pub ack may leave only
-after its record is written.
+after its record is written; in a group, after a majority of the servers has it.
 
 Rejected: a Python object per ack; assigning sequences before the checks (a rejected publish would leave a
 gap).
@@ -357,7 +357,7 @@ class StreamReplica:
         self.apply(Admit(refuse_all, bytes_end), self.now)
 
     def limit_admission(self, refuse_all: ApiError | None, bytes_end: int | None) -> None:
-        """Applies admit()."""
+        """The effect of the command `Admit`: refuses all publishes, or those of which no room is left."""
         self.refuse_all, self.bytes_end = refuse_all, bytes_end
 
     def limit_batches(self, limits: LimitBatches) -> None:
