@@ -19,6 +19,7 @@ Read first `interface.py`: the contracts of a store, which `jetstream` depends o
     erasures.py          the list of securely removed records, overwritten once their removal is synced
     executor.py          syncs and other slow disk work, inline or in threads
     disk.py              all system calls on files; the simulation replaces it
+    measured_disk.py     the same, with the durations of syncs for metrics
     overlay.py           a disk whose changes stay in memory, to try a recovery
     store_check.py, repair.py
                          `penstock store check` and `repair`

@@ -1,1 +1,1 @@
-"""Primitives of the kernels, independent of NATS: memory, hash tables, prefetch hints."""
+"""Primitives of the kernels, independent of NATS: memory, hash tables, histograms, prefetch hints."""
