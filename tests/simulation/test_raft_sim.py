@@ -34,6 +34,7 @@ def test_a_seed_of_raft_groups_that_failed_once_passes(seed: int) -> None:
     check_seed(seed)
 
 
+@pytest.mark.feature("cluster.power-loss")
 def test_fresh_seeds_of_raft_groups_pass() -> None:
     first = int(os.environ["SIM_FIRST"])
     for seed in range(first, first + CHUNK):

@@ -66,6 +66,7 @@ async def test_each_request_has_one_answer(talk: ClusterTalk) -> None:
     assert wrong == {}
 
 
+@pytest.mark.feature("stream.replicas")
 async def test_a_stream_with_three_replicas_shows_them(talk: ClusterTalk) -> None:
     await talk.create("SHOWN")
     for server in range(3):

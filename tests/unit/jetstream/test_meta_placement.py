@@ -22,7 +22,7 @@ from penstock.jetstream.meta.placement import (
 )
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.feature("cluster.administration")
+pytestmark = pytest.mark.feature("stream.placement")
 NONE = "no suitable peers for placement"
 
 

@@ -465,8 +465,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError("cluster name conflicts between cluster and gateway definitions")
         if self.jetstream is not None:
             raise ConfigError(
-                "jetstream and gateway exclude each other: this server does not replicate streams, so "
-                "servers of several clusters would answer every JetStream request; turn one of them off"
+                "jetstream and gateway exclude each other: servers of several clusters would answer every "
+                "JetStream request; turn one of them off"
             )
 
     @property
