@@ -58,7 +58,8 @@ export class Chart {
       this.paths,
     );
     this.element = h("figure", { class: "chart" },
-      h("figcaption", {}, h("span", { class: "chart-title" }, title), ...this.labels, this.top), this.plot, this.span);
+      h("figcaption", {}, h("span", { class: "chart-title" }, title), ...this.labels), this.plot,
+      h("div", { class: "chart-foot" }, this.span, this.top));
   }
 
   draw() {

@@ -32,7 +32,7 @@ export function mount(root, query, view) {
   ], (row) => row.cid, "No connections.");
   const pager = new Pager("connections", query);
   root.append(
-    h("dl", { class: "figures card" }, figure("Connections", "total"), figure("Slow consumers since the start", "slow"), figure("Pauses of publishers", "stalled"), figure("Pending bytes, at most", "limit")),
+    h("dl", { class: "figures card" }, figure("Connections", "total"), figure("Slow consumers so far", "slow"), figure("Pauses of publishers", "stalled"), figure("Most pending bytes", "limit")),
     form, query.account ? h("p", {}, `Of account ${visible(query.account)}. `, link("connections", {}, "Show all")) : "",
     table.element, pager.element);
   return live("connections", query, {

@@ -6,6 +6,7 @@ import { count, time, visible } from "./format.js";
 import { messageView } from "./payload.js";
 import { READ_ONLY } from "./publish.js";
 
+const NUMBERS = new Set(["Sequence", "Deliveries"]);
 const REPLAYS_MAX = 100;
 
 export function mount(root, query, view) {
@@ -17,7 +18,7 @@ export function mount(root, query, view) {
   const button = h("button", { class: "primary", disabled: true, onclick: replay }, "Replay selected");
   const remove = checkbox("and delete them here", "remove", true);
   const more = h("button", { hidden: true }, "Show more");
-  const heads = ["Sequence", "Given up by", "Original subject", "Reason", "Deliveries", "Given up at"].map((text) => h("th", { scope: "col" }, text));
+  const heads = ["Sequence", "Given up by", "Original subject", "Reason", "Deliveries", "Given up at"].map((text) => h("th", { scope: "col", class: NUMBERS.has(text) ? "number" : "" }, text));
   const chooser = h("div", {});
   const scroller = { class: "scroll", tabindex: 0, role: "region", "aria-label": "Dead letters" };
   root.append(

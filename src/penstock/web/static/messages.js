@@ -5,6 +5,7 @@ import { address, field, h, link, problem, values } from "./dom.js";
 import { count, size, time, visible } from "./format.js";
 import { messageView, preview } from "./payload.js";
 
+const NUMBERS = new Set(["Sequence", "Size"]);
 const TIMES = ["since", "until"];
 
 /** The same moment for an input of type datetime-local. */
@@ -43,7 +44,7 @@ export function mount(root, query, view) {
   h("button", { class: "primary" }, "Show"));
   const summary = h("p", { class: "quiet", role: "status" });
   const body = h("tbody", {});
-  const heads = ["Sequence", "Time", "Subject", "Size", "Payload"].map((text) => h("th", { scope: "col" }, text));
+  const heads = ["Sequence", "Time", "Subject", "Size", "Payload"].map((text) => h("th", { scope: "col", class: NUMBERS.has(text) ? "number" : "" }, text));
   const scroller = { class: "scroll", tabindex: 0, role: "region", "aria-label": "Messages" };
   const list = h("div", scroller, h("table", { class: "messages" }, h("caption", { class: "unseen" }, "Messages"), h("thead", {}, h("tr", {}, heads)), body));
   const more = h("button", { hidden: true }, "Show more");

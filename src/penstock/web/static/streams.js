@@ -25,8 +25,8 @@ export function mount(root, query, view) {
     { title: "Size", number: true, cell: (row) => size(row.bytes) },
     { title: "Last sequence", number: true, cell: (row) => count(row.last_seq) },
     { title: "Consumers", number: true, cell: (row) => count(row.consumers) },
-    { title: "Storage", cell: (row) => `${row.storage} · ${row.retention}${row.replicas > 1 ? ` · ${row.replicas} replicas` : ""}` },
-    { title: "Last message", cell: (row) => (row.messages ? time(row.last_time) : "–") },
+    { title: "Storage", cell: (row) => [row.storage, row.retention === "limits" ? "" : row.retention, row.replicas > 1 ? `${row.replicas} replicas` : ""].filter(Boolean).join(" · ") },
+    { title: "Last message", cell: (row) => (row.messages ? time(row.last_time).slice(0, 19) : "–") },
     { title: "", fixed: true, cell: (row) => link("messages", { stream: row.name }, "Browse", { class: "button", "aria-label": `Browse ${row.name}` }) },
   ], (row) => row.name, "No streams.");
   const pager = new Pager("streams", query);

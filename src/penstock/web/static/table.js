@@ -17,7 +17,8 @@ export class Table {
     const heads = columns.map((one) => h("th", { scope: "col", class: one.number ? "number" : "" }, one.title));
     const table = h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, heads)), this.body);
     const scroller = { class: "scroll", tabindex: 0, role: "region", "aria-label": caption };
-    this.element = h("div", {}, h("div", scroller, table), this.empty);
+    this.scroller = h("div", { ...scroller, hidden: true }, table);
+    this.element = h("div", { class: "list" }, this.scroller, this.empty);
   }
 
   update(rows) {
@@ -32,6 +33,7 @@ export class Table {
     });
     const same = elements.length === this.body.children.length && elements.every((one, at) => one === this.body.children[at]);
     if (!same) this.body.replaceChildren(...elements);
+    this.scroller.hidden = rows.length === 0;
     this.empty.hidden = rows.length > 0;
   }
 

@@ -97,7 +97,7 @@ async def cluster(visitor: Visitor, query: Mapping[str, str]) -> Slice:
     offset, limit = window(query)
     wanted = query.get("filter", "").lower()
     rows = [
-        {"account": account, "group": name, **group}
+        {"account": account, "group": name, **group, "leader": _server_of(group.get("leader", ""))}
         for account, members in groups.items()
         if isinstance(members, dict)
         for name, group in members.items()
@@ -116,6 +116,11 @@ async def cluster(visitor: Visitor, query: Mapping[str, str]) -> Slice:
         "offset": offset,
         "limit": limit,
     }
+
+
+def _server_of(member: str) -> str:
+    """The server's name in that of a member of a group."""
+    return member.rpartition(".")[0] or member
 
 
 def window(query: Mapping[str, str]) -> tuple[int, int]:
