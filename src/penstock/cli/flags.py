@@ -157,6 +157,13 @@ class FlagError(ConfigError):
     """An unknown flag or an invalid value."""
 
 
+def _meant(name: str) -> str:
+    """The known flag that an unknown one resembles."""
+    from penstock.cli.framework.suggestions import suggestion
+
+    return suggestion(f"--{name}", [f"--{known}" for known in _BY_NAME])
+
+
 def parse(arguments: list[str]) -> dict[str, Any]:
     """Parse arguments to values by option name. Raises FlagError; ConfigError for a word without a dash."""
     found: dict[str, Any] = {}
@@ -171,7 +178,7 @@ def parse(arguments: list[str]) -> dict[str, Any]:
         name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
         flag = _BY_NAME.get(name)
         if flag is None:
-            raise FlagError(f"flag provided but not defined: -{name}; see --help")
+            raise FlagError(f"flag provided but not defined: -{name}{_meant(name)}; see --help")
         if flag.kind is bool:
             value = value if equals else "true"
         elif not equals:

@@ -193,3 +193,9 @@ def test_processes_are_found_by_the_name_they_were_started_by(tmp_path: Path) ->
     assert signals.running("penstock serve", str(tmp_path)) == [12, 13]
     with pytest.raises(ConfigError, match="unable to resolve pid"):
         signals.running("nats-server", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(("word", "meant"), [("--confg", "--config"), ("-jetstrem", "--jetstream")])
+def test_an_unknown_flag_names_the_one_that_was_meant(word: str, meant: str) -> None:
+    with pytest.raises(flags.FlagError, match=rf"not defined: -\w+; did you mean '{meant}'\?; see --help"):
+        flags.parse([word])
