@@ -37,7 +37,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions spark-deploy kernel debug-kernels wheel release errors sync features docs pyright clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions spark-deploy kernel debug-kernels wheel release image-steps errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -215,6 +215,9 @@ debug-kernels: $(STAMPS)/dev  ## all kernels with bounds checks and assertions (
 release: $(STAMPS)/wheel  ## dist/ with sdist, wheels and release notes (first: tools/release.py begin X.Y.Z)
 	$(BIN)/python tools/release.py build
 	$(BIN)/python tools/wheels.py $(ARGS)
+
+image-steps: setup  ## the steps of deploy/docker/Dockerfile below a folder, and the server that they make
+	PENSTOCK_IMAGE_STEPS=1 $(BIN)/python -m pytest -q $(UNLIMITED) tests/integration/operations/test_image_steps.py
 
 wheel: $(STAMPS)/wheel  ## a manylinux wheel for each Python found, tested without a compiler (ARGS='--only 3.12')
 	$(BIN)/python tools/wheels.py $(ARGS)
