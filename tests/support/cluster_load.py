@@ -208,7 +208,7 @@ async def replicas_of(talk: ClusterTalk, stream: str) -> dict[str, list[Stored]]
     await talk.whole(stream)
     group = (await talk.info(stream))["cluster"]
     found = {}
-    for name in [group["leader"], *(one["name"] for one in group["replicas"])]:
+    for name in [group["leader"], *(one["name"] for one in group.get("replicas", ()))]:
         await talk.lead(stream, name)
         found[name] = await messages_of(talk, stream)
     return found

@@ -56,6 +56,7 @@ class ReplicatedStreams:
         self._new_stream = new_stream
         self._by_name: dict[str, ReplicatedStream] = {}
         self.changed: dict[str, None] = {}  # with something to propose
+        self._restored: dict[str, StreamStore] = {}  # complete archives
         self.retry_due: int | None = None
 
     def find(self, name: str) -> ReplicatedStream | None:
@@ -130,7 +131,22 @@ class ReplicatedStreams:
     def standalone_source(self, config: ApiStreamConfig) -> StandaloneSource:
         """The state of a stream that was stored without a cluster, and goes on with this configuration."""
         new_stream = partial(self._new_stream, group=None, standby=None)
-        return StandaloneSource(self._stores, config, new_stream, self._ports.clock)
+        restored = self._restored.pop(config.name, None)
+
+        def open_store() -> StreamStore:
+            return restored if restored is not None else self._stores.open_stream(config.name)
+
+        return StandaloneSource(open_store, config, new_stream, self._ports.clock)
+
+    def keep_restored(self, store: StreamStore) -> None:
+        """Keeps the store of a complete archive for standalone_source()."""
+        self._restored[store.name] = store
+
+    def drop_restored(self, name: str) -> None:
+        """Removes it, unless the stream goes on with what was in it."""
+        self._restored.pop(name, None)
+        if name not in self._by_name and name in self._stores.stream_names():
+            deque(self._stores.begin_delete(name), maxlen=0)
 
     def close(self, name: str, *, ended: bool = False) -> None:
         """Stops following a stream and removes its files: its group goes on without this server, or it is

@@ -77,6 +77,8 @@ RESTORE_SIZE = 64 * 1024
 CHUNK_SIZE = 256
 CONSUMER_SIZE_FACTOR = 4  # of a parsed consumer, per byte of its entry
 UINT32_MAX = 2**32 - 1
+TakeIn = Callable[[StreamStore, Callable[[StreamReplica | str], None]], None]
+
 RESPONSE_TYPE = TYPE_PREFIX + "stream_create_response"
 
 
@@ -84,7 +86,8 @@ class Restore:
     """One restore.
 
     fields: those of its advisories besides stream and times (`client`). resume: called when it may continue
-    after it waited for the disk.
+    after it waited for the disk. take_in: takes the store of a complete archive in a cluster, where the
+    stream is not opened here, and calls back with the stream or with why there is none.
     """
 
     def __init__(
@@ -95,8 +98,10 @@ class Restore:
         fields: dict[str, Any],
         resume: Callable[[Restore, int], None],
         now: int,
+        take_in: TakeIn | None = None,
     ) -> None:
         self.config = config
+        self._take_in = take_in
         self.deliver_subject = f"$JS.SNAPSHOT.RESTORE.{config.name}.{ports.new_id()}"
         self.is_done = False
         self.deadline = now + STALLED_NS
@@ -347,6 +352,14 @@ class Restore:
     def _finish(self) -> None:
         if self.is_done or self._store is None:
             return
+        if self._take_in is not None:
+            try:
+                self._take_in(self._store, self._taken_in)
+            except (StoreError, msgspec.DecodeError) as error:
+                self.fail(str(error))
+            else:
+                self._store = None  # now owned by the cluster
+            return
         try:
             self._store.save_meta(msgspec.json.encode(StreamMeta(self.config, self._ports.clock())))
         except StoreError as error:
@@ -354,6 +367,15 @@ class Restore:
             return
         self._syncing, self._adopting = False, True
         self._opening = self._ports.adopt(self._store)
+        self._resume(self, self._ports.clock())
+
+    def _taken_in(self, result: StreamReplica | str) -> None:
+        if self.is_done:
+            return
+        if isinstance(result, str):
+            self.fail(result)
+        else:
+            self._adopted(result)
         self._resume(self, self._ports.clock())
 
     def _adopt(self, now: int, left: int) -> int:

@@ -21,7 +21,7 @@ from penstock.jetstream.stream.replica_state import CHUNK_SEQS, ChunkNames, Keep
 from penstock.jetstream.stream.stream_recovery import recover
 from penstock.jetstream.stream.stream_replica import StreamMeta, StreamReplica
 from penstock.protocol.api import ApiConsumerConfig, ApiStreamConfig
-from penstock.store.interface import AccountStore, StreamStore
+from penstock.store.interface import StreamStore
 
 FIRST_INDEX = FIRST_TERM = 1
 """Of the entry in whose place the state is: the group's log begins behind it."""
@@ -58,18 +58,18 @@ def described(store: StreamStore) -> StandaloneStream:
 class StandaloneSource:
     """The state of one, taken from its files.
 
-    config: with which the stream is to go on. new_stream: constructs a stream from its configuration, store
-    and time of creation. clock: ns since the epoch.
+    open_store: the stream's. config: with which the stream is to go on. new_stream: constructs a stream from
+    its configuration, store and time of creation. clock: ns since the epoch.
     """
 
     def __init__(
         self,
-        stores: AccountStore,
+        open_store: Callable[[], StreamStore],
         config: ApiStreamConfig,
         new_stream: Callable[[ApiStreamConfig, StreamStore, int], StreamReplica],
         clock: Callable[[], int],
     ) -> None:
-        self._stores = stores
+        self._open_store = open_store
         self._config = config
         self._new_stream = new_stream
         self._clock = clock
@@ -78,7 +78,7 @@ class StandaloneSource:
         self, has: Callable[[bytes], bool], keep: Keep, chunk_seqs: int = CHUNK_SEQS
     ) -> Generator[int, None, TakenState]:
         """As ReplicatedStream.state_slices(). Raises StoreError when the files cannot be read."""
-        store = self._stores.open_stream(self._config.name)
+        store = self._open_store()
         try:
             meta = msgspec.json.decode(store.meta, type=StreamMeta)
             stream = self._new_stream(self._config, store, meta.created)

@@ -23,6 +23,7 @@ from penstock.protocol.api import (
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.restore import TakeIn
 
 
 class StrictRestoreRequest(StreamRestoreRequest, kw_only=True, forbid_unknown_fields=True):
@@ -64,8 +65,11 @@ def snapshot(engine: JetStreamEngine, request: ApiRequest) -> StreamSnapshotResp
 
 def restore(engine: JetStreamEngine, request: ApiRequest) -> StreamRestoreResponse:
     """STREAM.RESTORE: the response names the subject for the chunks."""
-    from penstock.jetstream.restore import Restore
+    return begin_restore(engine, request, restore_request(request))
 
+
+def restore_request(request: ApiRequest) -> StreamConfigRequest:
+    """The configuration that a STREAM.RESTORE request asks for. Raises JetStreamApiError."""
     if request.is_empty:
         raise codes.BAD_REQUEST.exception()
     name = request.args[0]
@@ -74,12 +78,30 @@ def restore(engine: JetStreamEngine, request: ApiRequest) -> StreamRestoreRespon
         wanted = stream_config.renamed(wanted, name)
     if wanted.name != name:
         raise codes.STREAM_MISMATCH.exception()
+    return wanted
+
+
+def begin_restore(
+    engine: JetStreamEngine,
+    request: ApiRequest,
+    wanted: StreamConfigRequest,
+    take_in: TakeIn | None = None,
+) -> StreamRestoreResponse:
+    """Begins a restore. take_in: see Restore. Raises JetStreamApiError."""
+    from penstock.jetstream.restore import Restore
+
+    name = wanted.name
     config = engine.registry.check_restore(wanted)
     if not engine.transfers.has_room():
         raise codes.INSUFFICIENT_RESOURCES.exception()
     fields = client_of(engine, request.origin)
     begun = Restore(
-        engine.transfers.ports, config, fields=fields, resume=engine.transfers.resume, now=request.now
+        engine.transfers.ports,
+        config,
+        fields=fields,
+        resume=engine.transfers.resume,
+        now=request.now,
+        take_in=take_in,
     )
     engine.transfers.add_restore(begun)
     engine.advisories.publish(f"STREAM.RESTORE_CREATE.{name}", "restore_create", {"stream": name, **fields})

@@ -24,6 +24,7 @@ from penstock.jetstream.api.consumer_requests import creation_name, expect_empty
 from penstock.jetstream.api.service import ENDPOINTS, NO_RESPONDERS, PREFIX, TABLE, ApiService
 from penstock.jetstream.api.stream_requests import config_request
 from penstock.jetstream.api.stream_requests import info as stream_info
+from penstock.jetstream.api.transfer_requests import begin_restore, restore_request
 from penstock.jetstream.consumer import consumer_config
 from penstock.jetstream.limits import LIST_PAGE, NAMES_PAGE
 from penstock.jetstream.meta import meta_requests
@@ -64,6 +65,7 @@ from penstock.protocol.api import (
     StreamListResponse,
     StreamNamesRequest,
     StreamNamesResponse,
+    StreamRestoreResponse,
     SuccessResponse,
 )
 from penstock.protocol.subjects import overlaps
@@ -72,6 +74,8 @@ from penstock.server.replicated.request_tickets import RequestTicket, ticket_of
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
     from penstock.jetstream.meta.meta_tables import MetaTables
+    from penstock.jetstream.restore import TakeIn
+    from penstock.protocol.api import StreamConfigRequest
     from penstock.server.replicated.stream_group_owner import StreamGroup
 
 QUEUE = b"_sys_"
@@ -99,6 +103,11 @@ class ClusterView(Protocol):
 
     def later(self, delay_ns: int, call: Callable[[], object]) -> None:
         """Calls after a time."""
+
+    def begin_restore(
+        self, engine: JetStreamEngine, origin: MetaRequest, request: StreamConfigRequest
+    ) -> TakeIn:
+        """Checks a restore; returns what takes its stream in. Raises JetStreamApiError."""
 
     def find_group(self, account: str, stream: str) -> StreamGroup | None:
         """The group of a stream on this server."""
@@ -313,7 +322,9 @@ class ClusterApi(ApiService):
     ) -> None:
         if response is None:
             return
-        if endpoint.verbs in self._led:  # no read can be confirmed while the leadership is handed over
+        # No read can be confirmed while the leadership is handed over. The chunks of a snapshot follow its
+        # response, and would overtake one that waits.
+        if endpoint.verbs in self._led or endpoint.verbs == "STREAM.SNAPSHOT":
             self._report(endpoint, request, response, failed)
             return
         if endpoint.verbs in self._meta and RESPONDERS[endpoint.verbs] in META_LED:
@@ -364,8 +375,10 @@ class ClusterApi(ApiService):
         origin = self._origin("STREAM.UPDATE", request)
         self._propose(meta_requests.update_stream(self._cluster.tables, origin, body))
 
-    def _restore_stream(self, request: ApiRequest) -> None:
-        raise codes.STREAM_RESTORE.exception(err="a cluster takes no backups yet: restore on one server")
+    def _restore_stream(self, request: ApiRequest) -> StreamRestoreResponse:
+        wanted = restore_request(request)
+        take_in = self._cluster.begin_restore(self._engine, self._origin("STREAM.RESTORE", request), wanted)
+        return begin_restore(self._engine, request, wanted, take_in)
 
     def _delete_stream(self, request: ApiRequest) -> None:
         if not request.is_empty:

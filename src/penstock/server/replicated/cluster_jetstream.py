@@ -49,6 +49,7 @@ from penstock.server.replicated.asset_duties import AssetDuties
 from penstock.server.replicated.cluster_administration import ADMINISTRATION, ClusterAdministration
 from penstock.server.replicated.cluster_api import ClusterApi
 from penstock.server.replicated.cluster_events import ClusterEvents
+from penstock.server.replicated.cluster_restores import ClusterRestores
 from penstock.server.replicated.cluster_sights import group_sight, peer_of
 from penstock.server.replicated.founding import Presence
 from penstock.server.replicated.info_gathering import InfoGathering
@@ -63,6 +64,8 @@ from penstock.store.disk import LOCAL_DISK, Disk
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
+    from penstock.jetstream.restore import TakeIn
+    from penstock.protocol.api import StreamConfigRequest
     from penstock.replication.replication_node import ReplicationNode
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.jetstream_service import JetStreamService
@@ -123,6 +126,7 @@ class ClusterJetStream:
         self.duties: AssetDuties | None = None
         self.gathering: InfoGathering | None = None
         self.adoption: StandaloneAdoption | None = None
+        self.restores: ClusterRestores | None = None
         self.administration: ClusterAdministration | None = None
 
     # --- life -----------------------------------------------------------------------------------
@@ -182,6 +186,7 @@ class ClusterJetStream:
             self.groups, self.meta, self.engine_of, self._answer, self._context.clock, time.monotonic_ns
         )
         self.adoption = StandaloneAdoption(self._engines, self.meta, time.monotonic_ns, log)
+        self.restores = ClusterRestores(self.meta, time.monotonic_ns)
         self.gathering = InfoGathering(account, self.own_peer, self, self._loop.call_later)
         new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         system = Advisories(account.index, clock=self._context.clock, new_id=new_id)
@@ -247,8 +252,10 @@ class ClusterJetStream:
         for event in events:
             faults.contain(event, self._failed)
         assert self.adoption is not None
+        assert self.restores is not None
         steps = (
-            self.watch.tick, self.members.tick, self.adoption.tick, self.supervisor.tick, self.duties.tick
+            self.watch.tick, self.members.tick, self.adoption.tick, self.supervisor.tick, self.duties.tick,
+            self.restores.tick,
         )  # fmt: skip
         for step in steps:
             faults.contain(step, self._failed)
@@ -488,6 +495,13 @@ class ClusterJetStream:
     def later(self, delay_ns: int, call: Callable[[], object]) -> None:
         """See ClusterView."""
         self._loop.call_later(delay_ns / 1e9, faults.contain, call, self._failed)
+
+    def begin_restore(
+        self, engine: JetStreamEngine, origin: MetaRequest, request: StreamConfigRequest
+    ) -> TakeIn:
+        """See ClusterView."""
+        assert self.restores is not None
+        return self.restores.begin(engine, origin, request)
 
     def find_group(self, account: str, stream: str) -> StreamGroup | None:
         """See ClusterView."""
