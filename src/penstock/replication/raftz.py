@@ -27,13 +27,24 @@ def raft_status(node: ReplicationNode, now: int, wall_now: int, group: str = "")
     Fields beyond the official ones: `recovering`, `installing`, `unsynced` (writes that wait for the disk),
     `failed` (why the group has stopped here), and, with `state` "CLOSED", groups of the log without an owner.
     """
-    found = {name: _group(node, one, now, wall_now) for name, one in node.groups.items()}
-    found |= {
-        name: {"id": name, "state": "CLOSED", "failed": str(error)}
-        for name, error in node.failed_groups.items()
-    }
-    found |= {name: {"id": name, "state": "CLOSED"} for name in node.unopened_groups}
-    return {name: one for name, one in sorted(found.items()) if group in ("", name)}
+    names = [group] if group else group_names(node)
+    found = {name: group_status(node, name, now, wall_now) for name in names}
+    return {name: status for name, status in found.items() if status is not None}
+
+
+def group_names(node: ReplicationNode) -> list[str]:
+    """All groups that raft_status() shows, in its order."""
+    return sorted({*node.groups, *node.failed_groups, *node.unopened_groups})
+
+
+def group_status(node: ReplicationNode, name: str, now: int, wall_now: int) -> dict[str, Any] | None:
+    """One group of raft_status(), None when there is none of this name."""
+    if name in node.unopened_groups:
+        return {"id": name, "state": "CLOSED"}
+    if name in node.failed_groups:
+        return {"id": name, "state": "CLOSED", "failed": str(node.failed_groups[name])}
+    group = node.groups.get(name)
+    return None if group is None else _group(node, group, now, wall_now)
 
 
 def _group(node: ReplicationNode, group: ReplicaGroup, now: int, wall_now: int) -> dict[str, Any]:

@@ -211,35 +211,38 @@ class WebApp:
         session, refusal = self._enter(request)
         if session is None:
             return refusal
-        view = VIEWS.get(request.path_params["name"])
-        if view is None:
-            return _problem(404, "this page has no such view")
-        query = dict(request.query_params)
-        status, data = await _contained(lambda: view(session.visitor, query))
+        make = self._slice_maker(session.visitor, request)
+        if make is None:
+            return _problem(404, _NO_VIEW)
+        status, data = await _contained(make)
         return _json(data, status)
+
+    def _slice_maker(self, visitor: Visitor, request: Request) -> Callable[[], Awaitable[Slice]] | None:
+        """What makes the slice that a request asks for, None for an unknown view."""
+        view = VIEWS.get(request.path_params["name"])
+        query = dict(request.query_params)
+        return None if view is None else lambda: view(visitor, query)
 
     async def _live(self, request: Request) -> Response:
         session, refusal = self._enter(request)
         if session is None:
             return refusal
-        view = VIEWS.get(request.path_params["name"])
-        if view is None:
-            return _problem(404, "this page has no such view")
-        query = dict(request.query_params)
-        visitor = session.visitor
+        make = self._slice_maker(session.visitor, request)
+        if make is None:
+            return _problem(404, _NO_VIEW)
 
-        async def make() -> tuple[str, Slice]:
+        async def make_event() -> tuple[str, Slice]:
             if self._session(request) is not session:
                 return "gone", {"error": "the session has ended"}
-            status, data = await _contained(lambda: view(visitor, query))
+            status, data = await _contained(make)
             return ("slice" if status == 200 else "problem"), data
 
         try:
-            every_s = max(EVERY_MIN_S, min(60.0, float(query.get("every", EVERY_S))))
+            every_s = max(EVERY_MIN_S, min(60.0, float(request.query_params.get("every", EVERY_S))))
         except ValueError:
             return _problem(400, "every is a number of seconds")
         headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
-        events = self._streams.events(session, make, every_s)
+        events = self._streams.events(session, make_event, every_s)
         return StreamingResponse(events, 200, headers, "text/event-stream")
 
     async def _act(self, request: Request) -> Response:
@@ -276,6 +279,7 @@ _NO_USERS = (
     "add users, or set web { allow_anonymous: true }"
 )
 _NO_CREDENTIALS = "log in with a user and a password, or with a token"
+_NO_VIEW = "this page has no such view"
 _READ_ONLY = "this page is read-only: web { allow_writes: true } in the configuration changes that"
 
 

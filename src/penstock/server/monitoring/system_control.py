@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.kernels.wire.sinks import SinkSubscription
     from penstock.routing.account import Account
     from penstock.server.monitoring.monitored_server import MonitoredServer
-    from penstock.server.monitoring.pages.page_options import Page
+    from penstock.server.monitoring.pages.page_options import Page, Steps
 
 
 class _Cid(msgspec.Struct, frozen=True):
@@ -141,14 +141,14 @@ def _variables(server: MonitoredServer) -> Page:
     return {"cmdline": sys.argv, "memstats": {"Sys": size, "Alloc": size, "NumGC": collections}}
 
 
-def _raftz(server: MonitoredServer) -> Page:
+def _raftz(server: MonitoredServer) -> Page | Steps:
     """The replicated groups of this server."""
     from penstock.server.monitoring.pages.jsz import raftz
 
     return raftz(server)
 
 
-PAGES: dict[str, Callable[[MonitoredServer], Page]] = {
+PAGES: dict[str, Callable[[MonitoredServer], Page | Steps]] = {
     "PROFILEZ": lambda server: {"profile": None, "error": NO_PROFILE},
     "EXPVARZ": _variables,
     "IPQUEUESZ": lambda server: {},

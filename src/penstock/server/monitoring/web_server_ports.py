@@ -67,7 +67,7 @@ class WebServerPorts:
 
     async def page(self, name: str, query: Mapping[str, str]) -> Page:
         if name == "raftz":
-            return await self._run(_made(lambda: raftz(self._server)))
+            return await self._run(in_pieces(raftz(self._server)))
         entry = self._entries[f"/{name}"]
         try:
             return await self._build(entry, entry.options.from_query(query))

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from penstock.jetstream.meta import cluster_infos
 from penstock.protocol.api import MetaClusterInfo
-from penstock.replication.raftz import raft_status
+from penstock.replication.raftz import group_names, group_status
+from penstock.server.monitoring.pages.page_options import Steps, pieces
 from penstock.server.replicated.cluster_sights import peer_of
 from penstock.server.replicated.meta_replica import META_GROUP
 
@@ -48,9 +49,9 @@ def meta_cluster(cluster: ClusterJetStream) -> MetaClusterInfo:
     )
 
 
-def raftz(cluster: ClusterJetStream, group: str = "") -> dict[str, Any]:
+def raftz(cluster: ClusterJetStream) -> Steps:
     """The groups of this server by account, as the official server has them: all are the system account's.
-    group: only this one. Stream groups have the names that infos show."""
+    Stream groups have the names that infos show."""
     node = cluster.node
     if node is None:
         return {}
@@ -59,10 +60,13 @@ def raftz(cluster: ClusterJetStream, group: str = "") -> dict[str, Any]:
         for one in cluster.groups.groups.values():
             names[one.name] = one.assignment.group.name
     shown: dict[str, Any] = {}
-    for name, status in raft_status(node, node.clock(), time.time_ns()).items():
-        title = names.get(name, name)
-        if group in ("", title):
-            shown[title] = status | {"id": title}
+    for some in pieces(group_names(node)):
+        yield
+        for name in some:
+            status = group_status(node, name, node.clock(), time.time_ns())
+            if status is not None:
+                title = names.get(name, name)
+                shown[title] = status | {"id": title}
     return {SYSTEM_ACCOUNT: shown} if shown else {}
 
 

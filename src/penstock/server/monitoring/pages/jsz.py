@@ -185,7 +185,7 @@ def _consumer_detail(consumer: ConsumerReplica, now: int, options: JszOptions) -
     return page
 
 
-def raftz(server: MonitoredServer) -> Page:
+def raftz(server: MonitoredServer) -> Page | Steps:
     """The replicated groups of this server by account; {} without any."""
     service = server.jetstream
     if service is None or service.cluster is None:
