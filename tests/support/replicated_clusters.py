@@ -22,6 +22,8 @@ from tests.support.nats_servers import official_binary, until
 
 TIMEOUT_S = 15.0
 FAILOVER_S = 30.0
+REPAIRED_S = 60.0
+CLOSED_S = 5.0
 
 
 def _config(index: int) -> str:
@@ -179,13 +181,13 @@ class ClusterTalk:
                 one.resume()
             if not one.is_running:
                 await self.do(made.start_server, index)
-        await self.do(made.wait_ready)
+        await asyncio.wait_for(self.do(made.wait_ready), REPAIRED_S)
         for name in self._streams:
             with suppress(NatsError):
                 await self.ask(f"STREAM.DELETE.{name}", timeout_s=5)
         for client in self._clients:
             with suppress(Exception):
-                await client.close()
+                await asyncio.wait_for(client.close(), CLOSED_S)
 
 
 async def _ignore(error: Exception) -> None:
