@@ -22,7 +22,7 @@ def effects_released_twice(patch: pytest.MonkeyPatch) -> None:
     """Responses that were released are collected, and released, again."""
     release = StreamEffects.release
 
-    def twice(effects: StreamEffects, index: SubscriptionIndex) -> None:
+    def twice(effects: StreamEffects, index: SubscriptionIndex, times: object = None) -> None:
         waiting = effects.acks.items()
         release(effects, index)
         if waiting and not effects.acks.count:

@@ -32,6 +32,7 @@ async def test_acks_of_a_replicated_stream_are_timed_by_its_leader() -> None:
             await js.publish("orders.1", b"pear")
         await client.close()
         leader = await running.leader_of("ORDERS")
+        await running.wait_ready()  # a follower that is behind is not healthy
         found = [scraped(server.http_port) for server in running.servers]
     acks = "penstock_publish_ack_duration_seconds"
     assert [one[f"{acks}_count"] for one in found] == [
