@@ -33,6 +33,8 @@ from penstock.web.visitor import Visitor, WebLogin
 if TYPE_CHECKING:
     from penstock.web.web_ports import Slice, WebPorts
 
+MakeSlice = Callable[[], "Awaitable[Slice]"]
+
 COOKIE = "penstock_session"
 LOGIN_BYTES_MAX = 16 * 1024
 ACTION_BYTES_MAX = 4 * 1024 * 1024
@@ -208,28 +210,28 @@ class WebApp:
     # -- views and actions
 
     async def _view(self, request: Request) -> Response:
-        session, refusal = self._enter(request)
-        if session is None:
-            return refusal
-        make = self._slice_maker(session.visitor, request)
-        if make is None:
-            return _problem(404, _NO_VIEW)
-        status, data = await _contained(make)
+        asked = self._asked_view(request)
+        if isinstance(asked, Response):
+            return asked
+        status, data = await _contained(asked[1])
         return _json(data, status)
 
-    def _slice_maker(self, visitor: Visitor, request: Request) -> Callable[[], Awaitable[Slice]] | None:
-        """What makes the slice that a request asks for, None for an unknown view."""
-        view = VIEWS.get(request.path_params["name"])
-        query = dict(request.query_params)
-        return None if view is None else lambda: view(visitor, query)
-
-    async def _live(self, request: Request) -> Response:
+    def _asked_view(self, request: Request) -> tuple[WebSession[Visitor], MakeSlice] | Response:
+        """The session of a request and what makes the slice that it asks for, or the refusal."""
         session, refusal = self._enter(request)
         if session is None:
             return refusal
-        make = self._slice_maker(session.visitor, request)
-        if make is None:
-            return _problem(404, _NO_VIEW)
+        view = VIEWS.get(request.path_params["name"])
+        if view is None:
+            return _problem(404, "this page has no such view")
+        visitor, query = session.visitor, dict(request.query_params)
+        return session, lambda: view(visitor, query)
+
+    async def _live(self, request: Request) -> Response:
+        asked = self._asked_view(request)
+        if isinstance(asked, Response):
+            return asked
+        session, make = asked
 
         async def make_event() -> tuple[str, Slice]:
             if self._session(request) is not session:
@@ -279,7 +281,6 @@ _NO_USERS = (
     "add users, or set web { allow_anonymous: true }"
 )
 _NO_CREDENTIALS = "log in with a user and a password, or with a token"
-_NO_VIEW = "this page has no such view"
 _READ_ONLY = "this page is read-only: web { allow_writes: true } in the configuration changes that"
 
 

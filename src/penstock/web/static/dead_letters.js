@@ -3,7 +3,7 @@
 import { act, session, view as ask } from "./api.js";
 import { address, checkbox, field, h, link, problem, values } from "./dom.js";
 import { count, time, visible } from "./format.js";
-import { messageView } from "./payload.js";
+import { wholeMessage } from "./payload.js";
 import { READ_ONLY } from "./publish.js";
 
 const NUMBERS = new Set(["Sequence", "Deliveries"]);
@@ -106,21 +106,7 @@ function showChooser(root, found) {
 }
 
 function letterRows(stream, row, picked, changed) {
-  const id = `letter-${row.seq}`;
-  const inside = h("td", { colspan: 7 });
-  const below = h("tr", { id, hidden: true, class: "whole" }, inside);
-  const toggle = async () => {
-    const open = button.getAttribute("aria-expanded") !== "true";
-    button.setAttribute("aria-expanded", String(open));
-    below.hidden = !open;
-    if (!open || inside.children.length) return;
-    try {
-      inside.replaceChildren(messageView(await ask("message", { stream, seq: row.seq })));
-    } catch (refused) {
-      inside.replaceChildren(problem(refused.message));
-    }
-  };
-  const button = h("button", { class: "toggle", "aria-expanded": "false", "aria-controls": id, onclick: toggle, "aria-label": `Letter ${row.seq}` }, String(row.seq));
+  const { button, below } = wholeMessage(stream, row.seq, "Letter", 7);
   const box = h("input", {
     type: "checkbox", class: "pick", value: row.seq, "aria-label": `Select letter ${row.seq}`,
     onchange: () => { if (box.checked) picked.add(row.seq); else picked.delete(row.seq); changed(); },

@@ -1,9 +1,9 @@
 // The message browser: filters, a list, and each message whole.
 
 import { view as ask } from "./api.js";
-import { address, field, h, link, problem, values } from "./dom.js";
+import { address, field, h, link, values } from "./dom.js";
 import { count, size, time, visible } from "./format.js";
-import { messageView, preview } from "./payload.js";
+import { preview, wholeMessage } from "./payload.js";
 
 const NUMBERS = new Set(["Sequence", "Size"]);
 const TIMES = ["since", "until"];
@@ -80,21 +80,7 @@ export function mount(root, query, view) {
 
 /** The row of a message, and the row below with all of it. */
 function messageRows(stream, row) {
-  const id = `message-${row.seq}`;
-  const inside = h("td", { colspan: 5 });
-  const below = h("tr", { id, hidden: true, class: "whole" }, inside);
-  const toggle = async () => {
-    const open = button.getAttribute("aria-expanded") !== "true";
-    button.setAttribute("aria-expanded", String(open));
-    below.hidden = !open;
-    if (!open || inside.children.length) return;
-    try {
-      inside.replaceChildren(messageView(await ask("message", { stream, seq: row.seq })));
-    } catch (refused) {
-      inside.replaceChildren(problem(refused.message));
-    }
-  };
-  const button = h("button", { class: "toggle", "aria-expanded": "false", "aria-controls": id, onclick: toggle, "aria-label": `Message ${row.seq}` }, String(row.seq));
+  const { button, below } = wholeMessage(stream, row.seq, "Message", 5);
   const line = h("tr", {},
     h("td", { class: "number" }, button), h("td", {}, time(row.time)),
     h("td", { class: "subject" }, link("messages", { stream, subject: row.subject }, visible(row.subject))),

@@ -1,6 +1,7 @@
 // A payload as text, JSON or hex, and the headers of a message.
 
-import { h } from "./dom.js";
+import { view as ask } from "./api.js";
+import { h, problem } from "./dom.js";
 import { bytesOf, hexDump, prettyJson, size, textOf, time, visible, visibleLines } from "./format.js";
 
 /** The beginning of a payload in one line. */
@@ -46,4 +47,24 @@ export function messageView(row) {
   return h("div", { class: "message" },
     h("p", {}, h("strong", {}, visible(row.subject)), ` · sequence ${row.seq} · ${time(row.time)}`),
     headersView(row), payloadView(row));
+}
+
+/** The button of a row that shows all of its message, and the row below, which is asked for when it opens. */
+export function wholeMessage(stream, seq, label, columns) {
+  const id = `${label.toLowerCase()}-${seq}`;
+  const inside = h("td", { colspan: columns });
+  const below = h("tr", { id, hidden: true, class: "whole" }, inside);
+  const toggle = async () => {
+    const open = button.getAttribute("aria-expanded") !== "true";
+    button.setAttribute("aria-expanded", String(open));
+    below.hidden = !open;
+    if (!open || inside.children.length) return;
+    try {
+      inside.replaceChildren(messageView(await ask("message", { stream, seq })));
+    } catch (refused) {
+      inside.replaceChildren(problem(refused.message));
+    }
+  };
+  const button = h("button", { class: "toggle", "aria-expanded": "false", "aria-controls": id, onclick: toggle, "aria-label": `${label} ${seq}` }, String(seq));
+  return { button, below };
 }
