@@ -688,7 +688,10 @@ cdef class StreamLog(LogCore):
         cdef uint64_t first, last, seq
         for block in blocks:
             for first, last, holed in block.torn_batches:
-                if all([self._is_recorded(blocks, floor, seq) for seq in holed]):
+                for seq in holed:
+                    if not self._is_recorded(blocks, floor, seq):
+                        break
+                else:
                     continue
                 self.incomplete_batches.append((block.number, first, last))
                 seq = self._next_live(max(first, self.first_seq))
