@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.framework.cli_connection import ConnectionSettings
 from penstock.cli.framework.command_run import CommandFailed
+from penstock.cli.framework.server_refusals import ServerRefusals
 
 if TYPE_CHECKING:
     from penstock.client import Client, JetStream, Stream
@@ -88,10 +91,19 @@ async def run_job(job: BenchJob, ready: Ready) -> BenchTimes:
     options = job.settings.client_options(f"penstock bench {job.kind}")
     options["max_pending_messages"] = SUBSCRIBER_PENDING
     options["max_pending_bytes"] = SUBSCRIBER_PENDING
+    refusals = ServerRefusals(partial(_warn, job.kind))
+    options["on_error"] = lambda _, error: refusals.heard(error)
     times = BenchTimes()
     async with client.connect(job.settings.url, **options) as connected:
         await KINDS[job.kind](job, connected, ready, times)
+        await connected.flush()
+    if refusals.first is not None:
+        raise CommandFailed("the figures mean nothing: the server refused some of the work")
     return times
+
+
+def _warn(kind: str, text: str) -> None:
+    sys.stderr.write(f"penstock bench {kind}: {text}\n")
 
 
 class _Pace:

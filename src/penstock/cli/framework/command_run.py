@@ -1,7 +1,8 @@
 """One run of a command: its values, its output, its connection, and its questions to the user.
 
-Exit statuses: 0 done; 1 failed (the server refused, nothing was found, no answer in time); 2 the command
-line can not be; 130 interrupted. Errors are one line on stderr that begins with the command's words.
+Exit statuses: 0 done; 1 failed (the server refused or sent an error, nothing was found, no answer in time);
+2 the command line can not be; 130 interrupted. Errors are one line on stderr that begins with the command's
+words.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.framework.cli_connection import CONNECTION_OPTIONS, ConnectionSettings, resolve
@@ -19,7 +20,8 @@ from penstock.cli.framework.command_help import command_help
 from penstock.cli.framework.command_parser import UsageError, converted, parse_command
 from penstock.cli.framework.command_table import Argument, Command, Option
 from penstock.cli.framework.command_values import CommandValues
-from penstock.errors import ConfigError, MisuseError, NoServersError, PenstockError
+from penstock.cli.framework.server_refusals import ServerRefusals
+from penstock.errors import ClientError, ConfigError, MisuseError, NoServersError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import Client, JetStream
@@ -37,7 +39,7 @@ class CommandRun:
     """What a command's function gets.
 
     path: the command's words, such as `penstock stream rm`. values: its options and arguments. output:
-    where it prints. environment: variables of the process.
+    where it prints. environment: variables of the process. refusals: errors that servers sent.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class CommandRun:
         self.values = values
         self.output = output
         self.environment = environment
+        self.refusals = ServerRefusals(lambda text: output.warn(f"{path}: {text}"))
         self._settings: ConnectionSettings | None = None
 
     @property
@@ -76,7 +79,7 @@ class CommandRun:
         from penstock import client
 
         options = self.settings.client_options(self.path)
-        options["on_error"] = lambda _, error: self.output.warn(f"{self.path}: {error}")
+        options["on_error"] = lambda _, error: self.refusals.heard(error)
         options.update(more)  # type: ignore[typeddict-item]
         try:
             opened = await client.connect(url, **options)
@@ -86,6 +89,9 @@ class CommandRun:
             ) from error
         try:
             yield opened
+            if opened.is_connected:  # the refusal of what was published last is not read yet
+                with suppress(ClientError):
+                    await opened.flush()
         finally:
             await opened.close()
 
@@ -197,25 +203,33 @@ def run_command(
     if _wants_help(words):
         sys.stdout.write(command_help(path, command, shared))
         return EXIT_DONE
+    run: CommandRun | None = None
     try:
         values = parse_command(command, words, [one for _, group in shared for one in group], ask=ask)
         output = CommandOutput(as_json=values.flag("json"), color=values.text("color", "auto"))
-        status = _event_loop(command, CommandRun(path, values, output))
+        run = CommandRun(path, values, output)
+        status = _event_loop(command, run)
         sys.stdout.flush()
-        return status
+        return status or _refused(run)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except KeyboardInterrupt:
-        return EXIT_DONE if command.until_interrupted else EXIT_INTERRUPTED
+        return _refused(run) if command.until_interrupted else EXIT_INTERRUPTED
     except (MisuseError, ConfigError) as error:
         sys.stdout.flush()
         sys.stderr.write(f"{path}: {error}\n")
         return EXIT_MISUSED
     except (PenstockError, OSError) as error:
         sys.stdout.flush()
-        sys.stderr.write(f"{path}: {error}\n")
+        if run is None or not run.refusals.was_shown(error):
+            sys.stderr.write(f"{path}: {error}\n")
         return EXIT_FAILED
+
+
+def _refused(run: CommandRun | None) -> int:
+    """The status of a command that did what it could: it failed if a server refused any of it."""
+    return EXIT_FAILED if run is not None and run.refusals.first is not None else EXIT_DONE
 
 
 def _wants_help(words: list[str]) -> bool:

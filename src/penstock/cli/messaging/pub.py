@@ -168,6 +168,7 @@ class _PublishJob:
                 subject, payload, reply=self._run.values.text("reply"), headers=self._headers or None
             )
         await client.flush()
+        self._run.refusals.raise_first()
 
     async def _to_stream(self, client: Client) -> None:
         async with self._run.jetstream_of(client).publisher() as publisher:
