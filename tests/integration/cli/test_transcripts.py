@@ -2,109 +2,100 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import shlex
 import time
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import CommandLine, Ran
+from penstock.testing import cluster
+from tests.support.command_line import CommandLine
+from tests.support.transcript_replay import TranscriptReplay, parse_transcript, shows
 
 pytestmark = pytest.mark.feature("cli.commands", "consumer.counters")
 
-ORDERS = """stream add ORDERS --storage file --subjects "ORDERS.*" --ack --retention limits --discard old
-    --max-msgs=-1 --max-bytes=-1 --max-age=1y --max-msg-size=-1"""
+TRANSCRIPTS = Path(__file__).parent / "transcripts"
+NEEDS_A_CLUSTER = "placement"
+SINGLE = sorted(one.stem for one in TRANSCRIPTS.glob("*.txt") if one.stem != NEEDS_A_CLUSTER)
+SOURCES = """{
+  "name": "SOURCE_TARGET",
+  "subjects": [
+    "foo1.ext.*",
+    "foo2.ext.*"
+  ],
+  "sources": [
+    { "name": "SOURCE1_ORIGIN", },
+  ],
+  "storage": "file",
+}"""
+"""As the document has it; JSON has no commas at the end."""
+CLUSTER = """
+server_tags: ["sync:always"]
+no_auth_user: app
+system_account: SYS
+accounts {
+  SYS: {users: [{user: admin, password: admin}]}
+  APP: {jetstream: enabled, users: [{user: app, password: app}]}
+}
+"""
 
 
-def say(run: CommandLine, line: str) -> Ran:
-    """Run a line as a shell would."""
-    return run(*shlex.split(line))
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "Movies").mkdir()
+    (tmp_path / "Movies" / "NATS-logo.mov").write_bytes(b"a film" * 1000)
+    (tmp_path / "stream_with_sources.json").write_text(re.sub(r",(\s*[}\]])", r"\1", SOURCES))
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)
-def orders(run: CommandLine) -> None:
-    say(run, ORDERS)
+def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "url" in request.fixturenames:
+        run = CommandLine(request.getfixturevalue("url"))
+        for name in run("stream", "ls", "-n", "--json", "--all").json:
+            run("stream", "rm", name, "-f")
 
 
-def test_duplicates_are_stored_once(run: CommandLine) -> None:
-    for number in range(1, 5):
-        assert '"stream":"ORDERS"' in say(run, f"req -H Nats-Msg-Id:1 ORDERS.new hello{number}").out
-    rows = say(run, "stream info ORDERS").rows
-    # 67 B in the documents: their message was shorter. Both servers count what their storage section says.
-    assert (rows["Messages"], rows["Bytes"]) == ("1", f"{4 + 8 + 8 + 2 + 10 + 4 + 28 + 6 + 8} B")
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_transcript_shows_the_values_of_its_document(
+    name: str, url: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = parse_transcript((TRANSCRIPTS / f"{name}.txt").read_text())
+    assert TranscriptReplay(url, home, monkeypatch).play(commands) >= 1
 
 
-def test_acks_and_redeliveries_are_counted(run: CommandLine) -> None:
-    """Servers of the documents showed the sequence to deliver next; those of today the last one."""
-    say(
-        run,
-        "consumer add ORDERS DISPATCH --filter ORDERS.processed --ack explicit --pull --deliver all "
-        "--max-deliver=-1 --sample 100 --wait 200ms",
-    )
-    assert say(run, "str info ORDERS").rows["Messages"] == "0"
-
-    def state() -> list[int]:
-        info: dict[str, Any] = say(run, "con info ORDERS DISPATCH --json").json
-        pairs = [
-            info[name][key] for name in ("delivered", "ack_floor") for key in ("consumer_seq", "stream_seq")
-        ]
-        return [*pairs, info["num_ack_pending"], info["num_redelivered"]]
-
-    assert state() == [0, 0, 0, 0, 0, 0]
-    assert 'Published 7 bytes to "ORDERS.processed"' in say(run, 'pub ORDERS.processed "order 4"').out
-    rows = say(run, "str info ORDERS").rows
-    assert (rows["Messages"], rows["Bytes"], rows["Active Consumers"]) == ("1", "53 B", "1")
-    got = say(run, "con next ORDERS DISPATCH").out
-    assert "order 4" in got and "Acknowledged message" in got
-    assert state() == [1, 1, 1, 1, 0, 0]
-    say(run, 'pub ORDERS.processed "order 5"')
-    got = say(run, "consumer next ORDERS DISPATCH --no-ack").out
-    assert "order 5" in got and "Acknowledged" not in got
-    assert state() == [2, 2, 1, 1, 1, 0]
-    say(run, "consumer next ORDERS DISPATCH --no-ack")  # waits until the ack of the first delivery is overdue
-    assert state() == [3, 2, 1, 1, 1, 1]
-    assert "Acknowledged message" in say(run, "consumer next ORDERS DISPATCH").out
-    assert state() == [4, 2, 4, 2, 0, 0]
-    page = say(run, "consumer info ORDERS DISPATCH").out
-    assert "Last Delivered Message: Consumer sequence: 4 Stream sequence: 2" in page
-    assert "Sampling Rate: 100" in page
+@pytest.fixture
+async def cluster_url(tmp_path: Path) -> AsyncIterator[str]:
+    async with cluster(
+        3, config=CLUSTER, jetstream="sync_interval: always", directory=tmp_path / "c"
+    ) as three:
+        yield three.servers[0].url
 
 
-def test_consumers_begin_where_they_should(run: CommandLine) -> None:
-    say(run, 'pub ORDERS.processed "order {{Count}}" --count 100')
-    common = "--pull --filter ORDERS.processed --ack none --replay instant"
-    for name, deliver, order in (
-        ("ALL", "all", 1),
-        ("LAST", "last", 100),
-        ("TEN", "10", 10),
-        ("2MIN", "2m", 1),
-    ):
-        say(run, f"consumer add ORDERS {name} {common} --deliver {deliver}")
-        assert say(run, f"consumer next ORDERS {name} --raw").out == f"order {order}\n"
-    say(run, "stream purge ORDERS -f")
-    assert say(run, "stream info ORDERS").rows["Messages"] == "0"
-
-
-def test_an_ephemeral_push_consumer_needs_no_name(run: CommandLine) -> None:
-    say(run, "consumer add ORDERS --filter '' --ack none --target my.monitor --deliver last --replay instant "
-        "--ephemeral")  # fmt: skip
-    say(run, "consumer add ORDERS MONITOR --filter '' --ack none --target monitor.ORDERS --deliver last "
-        "--replay instant")  # fmt: skip
-    assert "MONITOR" in say(run, "consumer ls ORDERS --names").out
+async def test_a_stream_is_placed_on_the_servers_with_its_tag(
+    cluster_url: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = parse_transcript((TRANSCRIPTS / f"{NEEDS_A_CLUSTER}.txt").read_text())
+    replay = TranscriptReplay(cluster_url, home, monkeypatch)
+    assert await asyncio.to_thread(replay.play, commands) >= 5
 
 
 def test_messages_are_replayed_at_their_pace(run: CommandLine) -> None:
+    run(*shlex.split("stream add ORDERS --subjects ORDERS.* --defaults"))
     for number in range(1, 3):
-        say(run, f'pub ORDERS.processed "order {number}"')
-    times = [say(run, f"stream get ORDERS {seq} --json").json["time"] for seq in (1, 2)]
+        run("pub", "ORDERS.processed", f"order {number}")
+    times = [run("stream", "get", "ORDERS", seq, "--json").json["time"] for seq in "12"]
     line = "consumer add ORDERS REPLAY --filter ORDERS.processed --ack none --deliver all --sample 100"
-    page = say(run, f"{line} --replay original --target out.original").out
-    assert "Replay Policy: Original" in page
-    from datetime import datetime
-
+    run(*shlex.split(f"{line} --replay original --target out.original"))
     apart_s = (datetime.fromisoformat(times[1]) - datetime.fromisoformat(times[0])).total_seconds()
     started = time.monotonic()
-    assert say(run, "consumer sub ORDERS REPLAY --raw --count 2").out == "order 1\norder 2\n"
+    ran = run("consumer", "sub", "ORDERS", "REPLAY", "--raw", "--count", "2")
+    assert ran.out == "order 1\norder 2\n"
     assert time.monotonic() - started >= apart_s * 0.9
 
 
@@ -113,3 +104,21 @@ def test_a_stream_places_its_replicas_by_tag(run: CommandLine) -> None:
     ran = run.run(*shlex.split("stream add R3 --subjects r3 --replicas 3 --tag sync:always"))
     assert ran.status == 1
     assert "replicas" in ran.err or "peers" in ran.err or "placement" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("output", "line", "is_there"),
+    [
+        ("   Messages: 1\n  Bytes: 2", "Messages: 1", True),
+        ("   Messages: 10\n  Bytes: 1", "Messages: 1", False),
+        ("First Sequence: 1 @ 2026-11-24", "FirstSeq: 1", True),
+        ("Messages: 2\nFirst Sequence: 1", "Messages: 1", False),
+        ('[#1] @ 10:00 Received on "a.b"\norder 1', "2020/01/03 15:17:26 [#1] Received on [a.b]: 'order 1'", True),
+        ('[#1] @ 10:00 Received on "a.b"\norder 2', "2020/01/03 15:17:26 [#1] Received on [a.b]: 'order 1'", False),
+        ('Published 7 bytes to "a"', "Published 7 bytes to a", True),
+        ('{"type": 1, "id": 2}', "JSON: type, id", True),
+        ('{"type": 1}', "JSON: type, id", False),
+    ],
+)  # fmt: skip
+def test_values_are_compared_and_not_layout(output: str, line: str, is_there: bool) -> None:
+    assert shows(output, line) is is_there

@@ -69,17 +69,15 @@ async def add(run: CommandRun) -> None:
     config = read_config(values.value("config")) if values.given("config") else {}
     ephemeral = values.flag("ephemeral")
     async with run.jetstream() as js:
-        stream = await stream_name(run, js)
+        stream = await stream_name(run, js) if values.text("stream") or not run.can_ask else ""
         name = values.text("consumer") or config.get("durable_name") or config.get("name") or ""
         if not name and not ephemeral:
             if not run.can_ask:
                 raise UsageError("consumer is missing: give its name, or --ephemeral for one without a name")
             name = ask_text("Consumer name: ")
         if not config and not values.flag("defaults") and run.can_ask:
-            asked = dict(CONSUMER_QUESTIONS)
-            if values.flag("pull"):
-                del asked["target"]
-            run.ask_options(CONSUMER_OPTIONS, asked)
+            skipped = {"target"} if values.flag("pull") else set()
+            run.ask_options(CONSUMER_OPTIONS, [one for one in CONSUMER_QUESTIONS if one.key not in skipped])
         made = checked_consumer(change_consumer({"ack_policy": "explicit", **config}, run.values))
         if values.flag("pull") and made.deliver_subject:
             raise UsageError("--pull and --target are both given; a pull consumer has no target")
@@ -87,6 +85,7 @@ async def add(run: CommandRun) -> None:
             made = structs.replace(made, name=name, durable_name="" if ephemeral else name)
         if _only_checked(run, made):
             return
+        stream = stream or await stream_name(run, js)
         created = await (await js.stream(stream)).create_consumer(made)
         await _show(run, js, stream, created.name)
 

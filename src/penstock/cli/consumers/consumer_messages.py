@@ -49,17 +49,17 @@ async def get_next(run: CommandRun) -> None:
         consumer = await (await js.stream(stream)).consumer(name)
         if consumer.cached_info.config.deliver_subject:
             raise CommandFailed(f"{stream} > {name} is a push consumer; see `penstock consumer sub`")
-        acks = consumer.cached_info.config.ack_policy != "none"
+        sends = consumer.cached_info.config.ack_policy != "none"
         received = 0
         async for msg in consumer.fetch(wanted, expires=wait_s):
-            await _handle(run, msg, acks=acks)
+            await _handle(run, msg, sends=sends)
             received += 1
     if not received:
         raise CommandFailed(f"consumer {stream} > {name} had no message within {wait_s:g} s")
 
 
-async def _handle(run: CommandRun, msg: JsMsg, *, acks: bool) -> None:
-    """Print a message, and answer it."""
+async def _handle(run: CommandRun, msg: JsMsg, *, sends: bool) -> None:
+    """Print a message, and answer it. sends: the server waits for answers; else a delivery is an ack."""
     values, meta = run.values, msg.metadata
     answer = "nak" if values.flag("nak") else "term" if values.flag("term") else "ack"
     if not values.flag("ack", default=True) and answer == "ack":
@@ -84,10 +84,11 @@ async def _handle(run: CommandRun, msg: JsMsg, *, acks: bool) -> None:
                 run.output.line(f"  {line}")
         run.output.line("\nData:\n" if msg.headers else "")
         run.output.raw(msg.data + b"\n\n")
-    if not answer or not acks:
+    if not answer or (not sends and answer != "ack"):
         return
     if answer == "ack":
-        await msg.ack_sync()
+        if sends:
+            await msg.ack_sync()
     elif answer == "nak":
         await msg.nak()
     else:
@@ -121,12 +122,12 @@ async def subscribe(run: CommandRun) -> None:
     async with run.jetstream() as js:
         stream, name = await consumer_names(run, js)
         info = await consumer_info_of(js, stream, name)
-        acks = info.config.ack_policy != "none"
+        sends = info.config.ack_policy != "none"
         received = 0
         async for msg in _messages(
             run, js, stream, name, info.config.deliver_subject, info.config.deliver_group
         ):
-            await _handle(run, msg, acks=acks)
+            await _handle(run, msg, sends=sends)
             run.output.flush()
             received += 1
             if received == limit:

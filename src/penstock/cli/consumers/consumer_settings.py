@@ -14,6 +14,7 @@ import msgspec
 from penstock.cli.framework.command_parser import UsageError
 from penstock.cli.framework.command_table import Option
 from penstock.cli.framework.command_values import CommandValues
+from penstock.cli.framework.questions import Question
 from penstock.cli.framework.suggestions import suggestion
 from penstock.cli.framework.value_kinds import count, decimal, moment, pair, seconds, size, whole
 from penstock.client.config import ConsumerConfig, consumer_config
@@ -131,17 +132,17 @@ EDIT_KEYS = frozenset(
 )
 """Options of `consumer edit`: what servers let be changed."""
 
-CONSUMER_QUESTIONS = {
-    "target": ("Delivery target (empty for Pull Consumers)", ""),
-    "deliver": ("Start policy (all, new, last, subject, 1h, msg sequence)", "all"),
-    "ack": ("Acknowledgment policy (explicit, all, none)", "explicit"),
-    "replay": ("Replay policy (instant, original)", "instant"),
-    "filter": ("Filter Stream by subjects (blank for all)", ""),
-    "max-deliver": ("Maximum Allowed Deliveries", "-1"),
-    "max-pending": ("Maximum Acknowledgments Pending", "0"),
-    "headers-only": ("Deliver headers only without bodies", "no"),
-    "backoff": ("Add a Retry Backoff Policy (none, linear)", "none"),
-}
+CONSUMER_QUESTIONS = (
+    Question("target", "Delivery target (empty for Pull Consumers)"),
+    Question("deliver", "Start policy (all, new, last, subject, 1h, msg sequence)", "all"),
+    Question("ack", "Acknowledgment policy (explicit, all, none)", "explicit"),
+    Question("replay", "Replay policy (instant, original)", "instant"),
+    Question("filter", "Filter Stream by subjects (blank for all)"),
+    Question("max-deliver", "Maximum Allowed Deliveries", "-1"),
+    Question("max-pending", "Maximum Acknowledgments Pending", "0"),
+    Question("headers-only", "Deliver headers only without bodies", "no"),
+    Question("backoff", "Add a Retry Backoff Policy", "no", answers={"no": "none", "yes": "linear"}),
+)
 """What `consumer add` asks at a terminal."""
 
 

@@ -11,5 +11,6 @@ penstock.errors become one line on stderr and an exit status.
     command_help.py      help texts
     cli_contexts.py      context files; cli_connection.py  options of a connection
     cli_output.py        tables, JSON, progress
+    questions.py         questions for options at a terminal
     command_run.py       one run of a command; server_refusals.py  errors that servers sent meanwhile
 """

@@ -12,14 +12,15 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.cli.framework.cli_connection import CONNECTION_OPTIONS, ConnectionSettings, resolve
 from penstock.cli.framework.cli_output import OUTPUT_OPTIONS, CommandOutput
 from penstock.cli.framework.command_help import command_help
-from penstock.cli.framework.command_parser import UsageError, converted, parse_command
+from penstock.cli.framework.command_parser import UsageError, parse_command
 from penstock.cli.framework.command_table import Argument, Command, Option
 from penstock.cli.framework.command_values import CommandValues
+from penstock.cli.framework.questions import Question, ask_questions
 from penstock.cli.framework.server_refusals import ServerRefusals
 from penstock.errors import ClientError, ConfigError, MisuseError, NoServersError, PenstockError
 
@@ -124,22 +125,11 @@ class CommandRun:
         if ask_text(f"{question} [y/N] ").lower() not in ("y", "yes"):
             raise CommandFailed("not done, as you said")
 
-    def ask_options(self, options: Iterable[Option], questions: Mapping[str, tuple[str, str]]) -> None:
-        """Ask for options that were not given, and add the answers to `values`.
-
-        questions: text and default by the option's name, in the order in which they are asked.
-        """
-        known = {option.key: option for option in options}
-        answers: dict[str, Any] = {}
-        for key, (question, default) in questions.items():
-            option = known[key]
-            while not self.values.given(key) and key not in answers:
-                text = ask_text(f"{question} [{default}] ") or default
-                try:
-                    answers[key] = converted(option, text)
-                except UsageError as error:
-                    sys.stderr.write(f"{error}\n")
-        self.values = self.values.with_answers(answers)
+    def ask_options(self, options: Iterable[Option], questions: Iterable[Question]) -> None:
+        """Ask for options that were not given, and add the answers to `values`."""
+        self.values = ask_questions(
+            questions, options, self.values, ask_text, lambda text: sys.stderr.write(f"{text}\n")
+        )
 
     def choose(self, what: str, names: list[str]) -> str:
         """Let the user choose one of the names. Raises UsageError without a terminal, CommandFailed if
@@ -151,7 +141,7 @@ class CommandRun:
         for number, name in enumerate(names, 1):
             sys.stderr.write(f"  {number:>3}  {name}\n")
         while True:
-            answer = ask_text(f"Select a {what}: ")
+            answer = ask_text(f"Select a {what.capitalize()}: ")
             if answer in names:
                 return answer
             if answer.isdigit() and 0 < int(answer) <= len(names):

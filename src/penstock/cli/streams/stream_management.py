@@ -69,8 +69,7 @@ async def add(run: CommandRun) -> None:
         name = ask_text("Stream name: ")
     if not config and not run.values.flag("defaults") and run.can_ask:
         skipped = {"subjects"} if run.values.any_given("mirror", "source") else set()
-        asked = {key: text for key, text in QUESTIONS.items() if key not in skipped}
-        run.ask_options(SETTING_OPTIONS, asked)
+        run.ask_options(SETTING_OPTIONS, [one for one in QUESTIONS if one.key not in skipped])
     made = checked_config(change_config({**config, "name": name}, run.values))
     if not (made.subjects or made.mirror or made.sources) and not run.values.flag("defaults"):
         raise UsageError("--subjects is missing; with --defaults the stream's name is its subject")

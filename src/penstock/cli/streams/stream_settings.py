@@ -16,6 +16,7 @@ import msgspec
 from penstock.cli.framework.command_parser import UsageError
 from penstock.cli.framework.command_table import Option
 from penstock.cli.framework.command_values import CommandValues
+from penstock.cli.framework.questions import Question
 from penstock.cli.framework.value_kinds import count, existing_file, pair, seconds, size, whole
 from penstock.client.config import StreamConfig, stream_config
 from penstock.errors import MisuseError
@@ -135,23 +136,23 @@ SETTING_OPTIONS: tuple[Option, ...] = (
     *_SHAPED,
 )
 
-QUESTIONS = {
-    "subjects": ("Subjects", ""),
-    "storage": ("Storage (file, memory)", "file"),
-    "replicas": ("Replication", "1"),
-    "retention": ("Retention Policy (limits, interest, work)", "limits"),
-    "discard": ("Discard Policy (old, new)", "old"),
-    "max-msgs": ("Stream Messages Limit", "-1"),
-    "max-msgs-per-subject": ("Per Subject Messages Limit", "-1"),
-    "max-bytes": ("Total Stream Size", "-1"),
-    "max-age": ("Message TTL", "-1"),
-    "max-msg-size": ("Max Message Size", "-1"),
-    "dupe-window": ("Duplicate tracking time window", "2m"),
-    "allow-rollup": ("Allow message Roll-ups", "no"),
-    "deny-delete": ("Deny message deletion", "no"),
-    "deny-purge": ("Deny purging subjects or the entire stream", "no"),
-}
-"""What `stream add` asks at a terminal: text and default by option."""
+QUESTIONS = (
+    Question("subjects", "Subjects"),
+    Question("storage", "Storage (file, memory)", "file"),
+    Question("replicas", "Replication", "1"),
+    Question("retention", "Retention Policy (limits, interest, work)", "limits"),
+    Question("discard", "Discard Policy (old, new)", "old"),
+    Question("max-msgs", "Stream Messages Limit", "-1"),
+    Question("max-msgs-per-subject", "Per Subject Messages Limit", "-1"),
+    Question("max-bytes", "Total Stream Size", "-1"),
+    Question("max-age", "Message TTL", "-1"),
+    Question("max-msg-size", "Max Message Size", "-1"),
+    Question("dupe-window", "Duplicate tracking time window", "2m0s"),
+    Question("allow-rollup", "Allow message Roll-ups", "no"),
+    Question("deny-delete", "Allow message deletion", "yes", inverted=True),
+    Question("deny-purge", "Allow purging subjects or the entire stream", "yes", inverted=True),
+)
+"""What `stream add` asks at a terminal."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
