@@ -20,6 +20,15 @@ from contextlib import contextmanager
 WAIT_S = 30.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\r")
 
+# It takes the terminal, and heeds interrupts, which a suite that a shell runs in the background ignores.
+_PROGRAM = """
+import fcntl, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from penstock.cli.main import main
+sys.exit(main())
+"""
+
 
 class Terminal:
     """One command on a terminal of its own.
@@ -106,9 +115,9 @@ def at_terminal(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *words],
+            [sys.executable, "-c", _PROGRAM, *words],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            preexec_fn=_take_terminal, env={**kept, "TERM": "xterm", **variables},
+            env={**kept, "TERM": "xterm", **variables},
         )  # fmt: skip
     finally:
         os.close(slave)
@@ -120,11 +129,6 @@ def at_terminal(
             process.wait()
         with contextlib.suppress(OSError):
             os.close(master)
-
-
-def _take_terminal() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite that a shell runs in the background ignores it
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _resize(master: int, columns: int, rows: int) -> None:

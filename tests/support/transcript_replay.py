@@ -97,10 +97,11 @@ def shows(output: str, expected: str) -> bool:
     for old, new in _NAMES.items():
         small = small.replace(old, new)
     wanted = _words(small)
-    rows = [_words(one) for one in output.splitlines()]
+    lines = output.splitlines()
+    rows = [_words(one) for one in lines]
     if _ROW.match(line):
         return any(_contains(row, wanted) for row in rows)
-    return any(_in_order([*row, *sum(rows[at + 1 : at + 3], [])], wanted) for at, row in enumerate(rows))
+    return any(_in_order(_words("\n".join(lines[at : at + 3])), wanted) for at in range(len(lines)))
 
 
 def _words(text: str) -> list[str]:
