@@ -124,6 +124,10 @@ class GroupPort(Protocol):
         """The membership in force, committed or not."""
 
     @property
+    def is_handing_over(self) -> bool:
+        """Whether this server leads and hands over: it takes no proposals and confirms no reads meanwhile."""
+
+    @property
     def is_recovering(self) -> bool:
         """Whether the log lost a part, so that this server does not vote yet."""
 

@@ -102,6 +102,11 @@ class ReplicaGroup:
         return self.replica.log.membership
 
     @property
+    def is_handing_over(self) -> bool:
+        lead = self.replica.leadership
+        return lead is not None and lead.transfer_to is not None
+
+    @property
     def is_recovering(self) -> bool:
         return self.replica.is_recovering
 

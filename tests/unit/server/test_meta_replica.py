@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from penstock.jetstream.meta.meta_commands import FoundCluster, decode_command, encode_command
+from penstock.jetstream.meta.meta_commands import (
+    DeleteStream,
+    FoundCluster,
+    MetaCommand,
+    decode_command,
+    encode_command,
+)
 from penstock.jetstream.meta.meta_effects import MetaEffect
 from penstock.raft.raft_replica import Role
 from penstock.replication.group_port import ProposalId
-from penstock.server.replicated.meta_replica import QUESTION_NS, MetaReplica
+from penstock.server.replicated.meta_replica import HOLD_NS, QUESTION_NS, MetaReplica
 
 SECOND = 1_000_000_000
 
@@ -23,9 +29,19 @@ class Listener:
         self.replaced = 0
         self.leads: list[bool] = []
         self.failures: list[str] = []
+        self.own: list[bool] = []
+        self.requests: list[bytes] = []
+        self.given_up: list[MetaCommand] = []
 
-    def meta_changed(self, effects: list[MetaEffect], *, leads: bool) -> None:
+    def meta_changed(self, effects: list[MetaEffect], *, leads: bool, is_own: bool) -> None:
         self.effects += effects
+        self.own.append(is_own)
+
+    def meta_request(self, request: bytes) -> None:
+        self.requests.append(request)
+
+    def meta_gave_up(self, command: MetaCommand) -> None:
+        self.given_up.append(command)
 
     def meta_replaced(self) -> None:
         self.replaced += 1
@@ -50,9 +66,10 @@ class FakeGroup:
         self.sent: list[tuple[str, bytes]] = []
         self.reads: list[int] = []
         self.takes = True
+        self.is_handing_over = False
 
     def propose(self, payload: bytes) -> ProposalId | None:
-        if not self.takes:
+        if not self.takes or self.is_handing_over:
             return None
         self.proposed.append(payload)
         return ProposalId(len(self.proposed), 1)
@@ -195,3 +212,114 @@ def test_a_proposal_that_the_group_refuses_is_reported(*, is_taken: bool) -> Non
     server.lead()
     server.group.takes = is_taken
     assert server.meta.propose(COMMAND) is is_taken
+
+
+# --- nothing that waits is lost when a leader hands over
+
+DELETE = DeleteStream("A", "S", ticket=b"t")
+
+
+def commands(group: FakeGroup) -> list[MetaCommand]:
+    return [decode_command(one)[0] for one in group.proposed]
+
+
+def test_a_request_during_a_hand_over_goes_to_the_next_leader_and_is_proposed_once() -> None:
+    old, new = Server(), Server("B")
+    new.group.replica = OwnName()
+    old.lead()
+    old.group.is_handing_over = True
+    assert old.meta.request(DELETE)
+    old.meta.tick()
+    assert old.group.proposed == [] == old.group.sent
+    old.group.is_handing_over = False
+    old.follow(None)
+    assert old.group.sent == []
+    old.follow()
+    [(to, mail)] = old.group.sent
+    assert to == "b.1"
+    new.follow(None)
+    new.meta.received("a.1", mail)  # it is elected, and not ready to serve
+    assert new.group.proposed == []
+    new.lead()
+    new.meta.tick()
+    assert commands(new.group) == [DELETE]
+    old.meta.tick()
+    assert len(old.group.sent) == 1
+
+
+def test_a_request_goes_on_when_the_hand_over_fails() -> None:
+    server = Server()
+    server.lead()
+    server.group.is_handing_over = True
+    server.meta.request(DELETE)
+    server.group.is_handing_over = False
+    server.meta.tick()
+    assert commands(server.group) == [DELETE]
+
+
+def test_a_request_without_a_next_leader_is_given_up() -> None:
+    server = Server()
+    server.lead()
+    server.group.is_handing_over = True
+    server.meta.request(DELETE)
+    server.follow(None)
+    server.monotonic += HOLD_NS
+    server.meta.tick()
+    assert server.listener.given_up == [DELETE]
+    server.follow()
+    assert server.group.sent == []
+
+
+def test_who_proposed_a_command_answers_it_when_it_leads_no_more() -> None:
+    old, new = Server(), Server("B")
+    old.lead()
+    old.meta.request(DELETE)
+    old.follow()
+    new.follow()
+    for one in (old, new):
+        one.meta.committed(1, 1, old.group.proposed[0])
+    assert (old.listener.own, new.listener.own) == ([True], [False])
+
+
+def test_a_lost_proposal_of_a_request_goes_to_the_next_leader() -> None:
+    server = Server()
+    server.lead()
+    server.meta.request(DELETE)
+    server.meta.propose(COMMAND)
+    server.follow(None)
+    server.meta.proposal_lost(ProposalId(1, 1), is_certain=True)
+    server.meta.proposal_lost(ProposalId(2, 1), is_certain=True)
+    server.follow()
+    assert len(server.group.sent) == 1, "nobody waits for the other command"
+
+
+def test_a_lost_proposal_that_may_be_done_is_not_repeated() -> None:
+    server = Server()
+    server.lead()
+    server.meta.request(DELETE)
+    server.follow(None)
+    server.meta.proposal_lost(ProposalId(1, 1), is_certain=False)
+    server.follow()
+    assert server.group.sent == []
+
+
+def test_a_request_that_came_without_a_leader_is_served_by_the_next_one() -> None:
+    held, leader = Server(), Server("B")
+    held.follow(None)
+    leader.follow(None)
+    assert held.meta.awaits_leader
+    assert held.meta.defer_request(b"from a client")
+    assert leader.meta.defer_request(b"another")
+    held.follow()
+    leader.lead()
+    leader.meta.received("a.1", held.group.sent[0][1])
+    assert leader.listener.requests == [b"another", b"from a client"]
+
+
+def test_a_lost_read_says_so() -> None:
+    server = Server()
+    server.lead()
+    lost: list[int] = []
+    assert server.meta.confirm(lambda: None, lambda: lost.append(1))
+    server.meta.read_lost(server.group.reads[0])
+    assert lost == [1]

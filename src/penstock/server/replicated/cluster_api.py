@@ -7,6 +7,9 @@ leader's is here: it checks a request and proposes a command, whose outcome is t
 Before the meta leader answers from its state, it confirms that it leads and has applied what was committed:
 a client that was told of a new stream by its leader finds it.
 
+A request for the meta leader that comes while it hands over, or while no leader is known, is held: the next
+leader serves it, once, also when several servers held it.
+
 Direct gets have subscriptions of their own in a queue group, so that one replica answers each.
 """
 
@@ -69,7 +72,7 @@ from penstock.protocol.api import (
     SuccessResponse,
 )
 from penstock.protocol.subjects import overlaps
-from penstock.server.replicated.request_tickets import RequestTicket, ticket_of
+from penstock.server.replicated.request_tickets import PassedRequest, RequestTicket, SeenRequests, ticket_of
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
@@ -98,8 +101,19 @@ class ClusterView(Protocol):
     def propose(self, command: MetaCommand) -> bool:
         """Proposes a command at the meta group, which this server leads. False: it was not taken."""
 
-    def confirm(self, done: Callable[[], object]) -> bool:
-        """Calls `done` when the meta state is current."""
+    def confirm(self, done: Callable[[], object], lost: Callable[[], object] = ...) -> bool:
+        """Calls `done` when the meta state is current, `lost` when this server cannot say so any more."""
+
+    @property
+    def awaits_meta_leader(self) -> bool:
+        """Whether this server knows no meta leader."""
+
+    @property
+    def is_new_meta_leader(self) -> bool:
+        """Whether this server leads the meta group since a moment: others may have held requests for it."""
+
+    def defer(self, account: str, request: ApiRequest) -> None:
+        """Keeps a request for the next meta leader, for a moment."""
 
     def later(self, delay_ns: int, call: Callable[[], object]) -> None:
         """Calls after a time."""
@@ -137,6 +151,7 @@ class ClusterApi(ApiService):
         self._cluster = cluster
         self._account = engine.config.account
         self._direct: dict[str, list[SinkSubscription]] = {}
+        self._seen = SeenRequests()
         handlers: dict[str, Callable[[ApiRequest], Any]] = {
             "INFO": self._account_info,
             "STREAM.CREATE": self._create_stream,
@@ -211,6 +226,12 @@ class ClusterApi(ApiService):
         else:
             self._route(endpoint, request, is_current=False)
 
+    def serve_passed(self, passed: PassedRequest) -> None:
+        """Serves a request that waited for this server to lead, here or on another one, unless it came here
+        as well."""
+        if self._seen.is_new(passed.subject, passed.reply):
+            self.on_request(passed.subject, passed.reply, passed.header, passed.payload, None)
+
     def _on_direct_get(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
@@ -254,12 +275,17 @@ class ClusterApi(ApiService):
             self._pull(endpoint, request, view, is_current=is_current)
             return
         decision = decide(endpoint.verbs, view)
-        if not isinstance(decision, (Serve, Fail)):
-            return
         is_meta = endpoint.verbs in self._meta and not view.reads_directly
+        if not isinstance(decision, (Serve, Fail)):
+            if self._cluster.awaits_meta_leader and (is_meta or _is_unknown(endpoint, view)):
+                self._cluster.defer(self._account, request)
+            return
         is_from_meta = view.is_meta_leader and (is_meta or isinstance(decision, Fail))
         if is_from_meta and not is_current:
-            self._cluster.confirm(partial(self._route, endpoint, request, is_current=True))
+            self._note(request)
+            self._cluster.confirm(
+                partial(self._route, endpoint, request, is_current=True), partial(self._defer, request)
+            )
         elif isinstance(decision, Fail):
             if decision.after_ns:
                 self._cluster.later(decision.after_ns, partial(self._fail_later, endpoint, request))
@@ -275,6 +301,18 @@ class ClusterApi(ApiService):
             self._show_own_state(endpoint, request)
         else:
             self._serve(endpoint, request)
+
+    def _note(self, request: ApiRequest) -> None:
+        """Other servers may hold what a new meta leader got itself, and pass it on."""
+        if self._cluster.is_new_meta_leader:
+            self._seen.is_new(request.subject.encode("utf-8", "surrogateescape"), request.reply)
+        else:
+            self._seen.clear()
+
+    def _defer(self, request: ApiRequest) -> None:
+        """The leadership ended before the request could be served."""
+        self._seen.clear()
+        self._cluster.defer(self._account, request)
 
     def _try(self, endpoint: Endpoint, request: ApiRequest) -> None:
         try:
@@ -502,6 +540,14 @@ class ClusterApi(ApiService):
             group.port.step_down(record.member if record is not None else None)
         kind = f"{TYPE_PREFIX}{verbs.lower()}_leader_stepdown_response"
         return SuccessResponse(type=kind, success=True)
+
+
+def _is_unknown(endpoint: Endpoint, view: RequestView) -> bool:
+    """Whether a request is about an asset that is not assigned, which is for the meta leader to say."""
+    responder = RESPONDERS.get(endpoint.verbs)
+    if responder in (Responder.CONSUMER, Responder.CONSUMER_INFO):
+        return view.consumer is None
+    return responder in (Responder.STREAM, Responder.STREAM_INFO) and view.stream is None
 
 
 def _reads_directly(request: ApiRequest) -> bool:

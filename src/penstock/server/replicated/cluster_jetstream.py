@@ -56,13 +56,19 @@ from penstock.server.replicated.info_gathering import InfoGathering
 from penstock.server.replicated.meta_members import MetaMembers
 from penstock.server.replicated.meta_replica import META_GROUP, MetaReplica
 from penstock.server.replicated.peer_watch import PeerWatch
-from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket
+from penstock.server.replicated.request_tickets import (
+    RequestTicket,
+    decode_passed,
+    decode_ticket,
+    encode_passed,
+)
 from penstock.server.replicated.standalone_adoption import StandaloneAdoption
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.server.replicated.stream_supervisor import StreamSupervisor
 from penstock.store.disk import LOCAL_DISK, Disk
 
 if TYPE_CHECKING:
+    from penstock.jetstream.api.api_table import ApiRequest
     from penstock.jetstream.engine import JetStreamEngine
     from penstock.jetstream.restore import TakeIn
     from penstock.protocol.api import StreamConfigRequest
@@ -101,7 +107,7 @@ class ClusterJetStream:
         self._apis: dict[str, ClusterApi] = {}
         self._service: JetStreamService | None = None
         self._replication: ReplicationService | None = None
-        self._effects: list[tuple[MetaEffect, bool]] = []
+        self._effects: list[tuple[MetaEffect, bool, bool]] = []
         self._is_scheduled = False
         self._is_closed = False
         self._monotonic = time.monotonic_ns
@@ -246,8 +252,8 @@ class ClusterJetStream:
         assert self.supervisor is not None
         assert self.duties is not None
         effects, self._effects = self._effects, []
-        for effect, leads in effects:
-            faults.contain(self._act, self._failed, effect, leads)
+        for effect, leads, is_own in effects:
+            faults.contain(self._act, self._failed, effect, leads, is_own)
         events, self._events = self._events, []
         for event in events:
             faults.contain(event, self._failed)
@@ -255,7 +261,7 @@ class ClusterJetStream:
         assert self.restores is not None
         steps = (
             self.watch.tick, self.members.tick, self.adoption.tick, self.supervisor.tick, self.duties.tick,
-            self.restores.tick,
+            self.restores.tick, self.meta.tick,
         )  # fmt: skip
         for step in steps:
             faults.contain(step, self._failed)
@@ -283,9 +289,19 @@ class ClusterJetStream:
 
     # --- from the meta group (MetaListener) ---------------------------------------------------------
 
-    def meta_changed(self, effects: list[MetaEffect], *, leads: bool) -> None:
-        self._effects += [(effect, leads) for effect in effects]
+    def meta_changed(self, effects: list[MetaEffect], *, leads: bool, is_own: bool) -> None:
+        self._effects += [(effect, leads, is_own) for effect in effects]
         self._schedule()
+
+    def meta_request(self, request: bytes) -> None:
+        passed = decode_passed(request)
+        api = self._api_of(passed.account) if passed is not None else None
+        if passed is not None and api is not None:
+            self._events.append(partial(api.serve_passed, passed))
+            self._schedule()
+
+    def meta_gave_up(self, command: MetaCommand) -> None:
+        self._answer_encoded(getattr(command, "ticket", b""), codes.CLUSTER_NOT_AVAIL)
 
     def meta_replaced(self) -> None:
         if self.supervisor is not None:
@@ -305,15 +321,15 @@ class ClusterJetStream:
     def meta_failed(self, why: str) -> None:
         self._context.log.error(f"JetStream meta layer is not running: {why}")
 
-    def _act(self, effect: MetaEffect, leads: bool) -> None:
+    def _act(self, effect: MetaEffect, leads: bool, is_own: bool) -> None:
         assert self.supervisor is not None
         assert self.duties is not None
         match effect:
             case Refused(ticket, error):
-                if leads:
+                if is_own:
                     self._answer_encoded(ticket, error)
             case Answered(ticket):
-                if leads:
+                if is_own:
                     self._confirm_success(ticket)
             case StreamEffect():
                 if effect.action is AssetAction.REMOVED:
@@ -477,17 +493,33 @@ class ClusterJetStream:
 
     def propose(self, command: MetaCommand) -> bool:
         """See ClusterView."""
-        return self.meta.propose(command)
+        return self.meta.request(command)
 
-    def confirm(self, done: Callable[[], object]) -> bool:
+    def confirm(self, done: Callable[[], object], lost: Callable[[], object] = lambda: None) -> bool:
         """See ClusterView. A new leader waits a moment until the state knows the servers of its group."""
-        return self.meta.confirm(lambda: self._when_known(done))
+        is_asked = self.meta.confirm(lambda: self._when_known(done), lost)
+        if not is_asked:
+            lost()
+        return is_asked
+
+    @property
+    def awaits_meta_leader(self) -> bool:
+        """See ClusterView."""
+        return self.meta.awaits_leader
+
+    @property
+    def is_new_meta_leader(self) -> bool:
+        """See ClusterView."""
+        return self.meta.is_serving and self._monotonic() - self._leads_since < KNOWN_NS
+
+    def defer(self, account: str, request: ApiRequest) -> None:
+        """See ClusterView."""
+        self.meta.defer_request(encode_passed(account, request))
 
     def _when_known(self, done: Callable[[], object]) -> None:
         group, peers = self.meta.group, self.meta.tables.peers
-        is_new = self.meta.is_serving and self._monotonic() - self._leads_since < KNOWN_NS
         voters = group.membership.voters if group is not None else ()
-        if is_new and any(peer_of(one) not in peers for one in voters):
+        if self.is_new_meta_leader and any(peer_of(one) not in peers for one in voters):
             self.later(int(TICK_S * 1e9), lambda: self._when_known(done))
         else:
             done()

@@ -3,6 +3,10 @@
 Followers forward their commands to the leader by the group's mail, which may be lost: who wants something
 looks at the state again after a while. The leader gives each command its time.
 
+The server that proposed the command of a request answers it, also when it leads no more: one answer, and a
+leader that hands over loses none. What cannot be proposed because the leadership is being handed over is
+held, and goes to the next leader, which proposes and answers it. After HOLD_NS it is given up.
+
 A read of the state is current when the leader has confirmed, after the question, that it leads, and this
 server has applied what was committed then (`confirm`).
 """
@@ -23,34 +27,53 @@ from penstock.jetstream.meta.meta_tables import MetaTables
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_replica import Role
-from penstock.replication.group_port import ProposalId
+from penstock.replication.group_port import MAIL_BYTES_MAX, ProposalId
 from penstock.replication.replica_group import ReplicaGroup
 
 META_GROUP = "_meta_"
 QUESTIONS_MAX = 256
 QUESTION_NS = 5_000_000_000
+HOLD_NS = 1_500_000_000
+"""So long commands and requests wait for the next leader."""
+HELD_MAX = 1000
 
 
 class _Mail(msgspec.Struct, frozen=True, array_like=True):
-    """Between the replicas. kind: "command", "question" or "answer". number: of the question. index: up to
-    which the asking server must have applied."""
+    """Between the replicas. kind: "command", "request", "question" or "answer". command: also a request of a
+    client, as its server encoded it. number: of the question. index: up to which the asking server must have
+    applied. left_ns: for how long a command may wait; 0: for HOLD_NS."""
 
     kind: str
     command: bytes = b""
     number: int = 0
     index: int = 0
+    left_ns: int = 0
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """A command, or a client's request (is_request), that waits for a leader until `until`."""
+
+    data: bytes
+    until: int
+    is_request: bool
 
 
 class _PendingRead(msgspec.Struct):
-    """A read that waits to be current. index: to be applied first; -1 while the leader has not answered."""
+    """A read that waits to be current. lost: called when it will not be. index: to be applied first; -1 while
+    the leader has not answered."""
 
     done: Callable[[], object]
+    lost: Callable[[], object]
     asked: int
     index: int = -1
 
     def answered(self, index: int) -> None:
         """The leader has confirmed it."""
         self.index = index
+
+
+def _nothing() -> None:
+    """A lost read concerns no one."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -60,14 +83,20 @@ _decoder = msgspec.msgpack.Decoder(_Mail)
 class MetaListener(Protocol):
     """Who acts on what the meta group decides."""
 
-    def meta_changed(self, effects: list[MetaEffect], *, leads: bool) -> None:
-        """A command was applied. leads: this server leads, and answers."""
+    def meta_changed(self, effects: list[MetaEffect], *, leads: bool, is_own: bool) -> None:
+        """A command was applied. leads: this server leads. is_own: it proposed the command, and answers."""
 
     def meta_replaced(self) -> None:
         """The state is another one: of a checkpoint, or of another server."""
 
     def meta_role_changed(self, *, leads: bool) -> None:
         """Another server leads, or this one, or none."""
+
+    def meta_request(self, request: bytes) -> None:
+        """This server leads, and a request that waited for a leader is to be served."""
+
+    def meta_gave_up(self, command: MetaCommand) -> None:
+        """No leader took a command in time. It is not proposed, and will not be."""
 
     def meta_failed(self, why: str) -> None:
         """The replica applies no more."""
@@ -97,6 +126,8 @@ class MetaReplica:
         self._questions: dict[int, _PendingRead] = {}
         self._asked_by: dict[int, tuple[ReplicaId, int]] = {}  # context: who asked, under which number
         self._number = 0
+        self._proposed: dict[int, tuple[int, bytes]] = {}  # term and command of own proposals, by index
+        self._held: list[_Held] = []
         self.group: ReplicaGroup | None = None
         self.is_serving = False
         self.failure = ""
@@ -124,10 +155,68 @@ class MetaReplica:
         return 0 if self.leaderless_since is None else self._monotonic() - self.leaderless_since
 
     def propose(self, command: MetaCommand) -> bool:
-        """Proposes a command; False when this server does not lead, or too much is not committed."""
+        """Proposes a command; False when this server does not lead, hands over, or too much is not
+        committed."""
+        return self._propose(encode_command(command, self._clock()))
+
+    def _propose(self, data: bytes) -> bool:
         if self.group is None or not self.is_serving or self.failure:
             return False
-        return self.group.propose(encode_command(command, self._clock())) is not None
+        proposal = self.group.propose(data)
+        if proposal is not None:
+            self._proposed[proposal.index] = (proposal.term, data)
+        return proposal is not None
+
+    def request(self, command: MetaCommand) -> bool:
+        """Proposes the command of a request, or holds it for the next leader. False: too much is held."""
+        return self.propose(command) or self._defer(encode_command(command, self._clock()), HOLD_NS)
+
+    def defer_request(self, request: bytes) -> bool:
+        """Holds a client's request for the next leader, whose listener gets it (`meta_request`). False: too
+        much is held."""
+        return self._defer(request, HOLD_NS, is_request=True)
+
+    @property
+    def awaits_leader(self) -> bool:
+        """Whether this server is a member, and knows no leader."""
+        return self.group is not None and self.leader is None and not self.is_serving
+
+    @property
+    def _is_handing_over(self) -> bool:
+        return self.group is not None and self.group.is_handing_over
+
+    def _defer(self, data: bytes, left_ns: int, *, is_request: bool = False) -> bool:
+        if self.failure or len(self._held) >= HELD_MAX or len(data) > MAIL_BYTES_MAX - 64:
+            return False
+        self._held.append(_Held(data, self._monotonic() + min(left_ns, HOLD_NS), is_request))
+        return True
+
+    def tick(self) -> None:
+        """Passes on what is held: to the group, which this server leads, or to the leader that there is now.
+        Gives up what has waited too long."""
+        held, self._held = self._held, []
+        now = self._monotonic()
+        for one in held:
+            if one.until <= now:
+                if not one.is_request:
+                    self._listener.meta_gave_up(decode_command(one.data)[0])
+            elif not self._pass_on(one, now):
+                self._held.append(one)
+
+    def _pass_on(self, one: _Held, now: int) -> bool:
+        """Returns False while there is no leader."""
+        if self.group is None or self._is_handing_over:
+            return False
+        if self.is_serving:
+            if one.is_request:
+                self._listener.meta_request(one.data)
+                return True
+            return self._propose(encode_command(decode_command(one.data)[0], self._clock()))
+        if self.leader is None or self.leader == self.group.replica.name:
+            return False
+        kind = "request" if one.is_request else "command"
+        self.group.send(self.leader, _encoder.encode(_Mail(kind, one.data, left_ns=one.until - now)))
+        return True
 
     def submit(self, command: MetaCommand) -> bool:
         """Proposes a command here or at the leader. It may be lost on the way; False: no leader is known."""
@@ -139,9 +228,10 @@ class MetaReplica:
         self.group.send(self.leader, _encoder.encode(mail))
         return True
 
-    def confirm(self, done: Callable[[], object]) -> bool:
-        """Calls `done` when the state has everything that was committed before this call; never, when the
-        question or its answer is lost. False: no leader is known."""
+    def confirm(self, done: Callable[[], object], lost: Callable[[], object] = _nothing) -> bool:
+        """Calls `done` when the state has everything that was committed before this call; `lost` when the
+        leadership of this server ends before; neither, when the question to another server or its answer is
+        lost. False: no leader is known, or it hands over."""
         self._forget_old_questions()
         if self.group is None or self.failure or len(self._questions) >= QUESTIONS_MAX:
             return False
@@ -154,7 +244,7 @@ class MetaReplica:
             self.group.send(self.leader, _encoder.encode(_Mail("question", number=number)))
         else:
             return False
-        self._questions[number] = _PendingRead(done, self._monotonic())
+        self._questions[number] = _PendingRead(done, lost, self._monotonic())
         return True
 
     def _forget_old_questions(self) -> None:
@@ -182,12 +272,23 @@ class MetaReplica:
     def committed(self, index: int, term: int, payload: bytes) -> None:
         effects = self._machine.apply_entry(payload, index)
         self._index = index
-        self._listener.meta_changed(effects, leads=self.is_serving)
+        own = self._proposed.get(index)
+        is_own = own is not None and own[0] == term
+        if is_own:
+            del self._proposed[index]
+        self._listener.meta_changed(effects, leads=self.is_serving, is_own=is_own)
         if self._questions:
             self._answer_questions()
 
     def proposal_lost(self, proposal: ProposalId, *, is_certain: bool) -> None:
-        """Its client asks again, and what this server wants it proposes again."""
+        """A request that was certainly not done goes to the next leader. Else its client asks again, and what
+        this server wants it proposes again."""
+        own = self._proposed.get(proposal.index)
+        if own is not None and own[0] == proposal.term:
+            del self._proposed[proposal.index]
+            ticket: bytes = getattr(decode_command(own[1])[0], "ticket", b"")
+            if is_certain and ticket:
+                self._defer(own[1], HOLD_NS)
 
     def role_changed(self, role: Role, term: int, leader: ReplicaId | None) -> None:
         self.is_serving = role is Role.LEADER
@@ -200,6 +301,7 @@ class MetaReplica:
         if not self.is_serving:
             self._asked_by.clear()
         self._listener.meta_role_changed(leads=self.is_serving)
+        self.tick()
 
     def membership_changed(self, membership: Membership) -> None:
         """The server compares it with what it wants from time to time."""
@@ -217,7 +319,9 @@ class MetaReplica:
 
     def read_lost(self, context: int) -> None:
         self._asked_by.pop(context, None)
-        self._questions.pop(context, None)
+        question = self._questions.pop(context, None)
+        if question is not None:
+            faults.contain(question.lost, _reading_failed)
 
     def take_snapshot(self, done: Callable[[bytes | None], None]) -> None:
         done(self._machine.snapshot())
@@ -232,7 +336,11 @@ class MetaReplica:
         try:
             mail = _decoder.decode(payload)
             if mail.kind == "command":
-                self.propose(decode_command(mail.command)[0])
+                if not self.propose(decode_command(mail.command)[0]):
+                    self._defer(mail.command, mail.left_ns or HOLD_NS)
+            elif mail.kind == "request":
+                self._defer(mail.command, mail.left_ns, is_request=True)
+                self.tick()
             elif mail.kind == "question":
                 self._asked(sender, mail.number)
             elif mail.kind == "answer":

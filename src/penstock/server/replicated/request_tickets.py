@@ -2,6 +2,9 @@
 
 The meta leader proposes a command with the ticket of its request. The server that answers, the leader of
 the new stream's group or the meta leader, finds in it where the answer goes.
+
+A request that waits for the next meta leader is passed on whole. Several servers may hold the same one, since
+all of them got it: SeenRequests tells which ones a new leader has served.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import msgspec
 from penstock.jetstream.api.api_table import ApiRequest
 from penstock.jetstream.meta.meta_commands import TICKET_MAX
 
+SEEN_MAX = 10_000
 _REQUEST_MAX = TICKET_MAX - 4096  # of the request's payload; audit advisories show no more
 
 
@@ -33,7 +37,39 @@ class RequestTicket(msgspec.Struct, frozen=True, array_like=True):
         return ApiRequest(self.subject, list(self.args), self.reply, b"", self.payload, None)
 
 
+class PassedRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A request that waited on one server for the leader on another one."""
+
+    account: str
+    subject: bytes
+    reply: bytes
+    header: bytes
+    payload: bytes
+
+
+class SeenRequests:
+    """Which requests a server has begun to serve since it leads, of the first SEEN_MAX."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[bytes, bytes]] = set()
+
+    def is_new(self, subject: bytes, reply: bytes) -> bool:
+        """Notes a request; False: it was seen before. One without a reply subject is always new: nothing
+        tells it from the next one."""
+        key = (subject, reply)
+        if key in self._keys:
+            return False
+        if reply and len(self._keys) < SEEN_MAX:
+            self._keys.add(key)
+        return True
+
+    def clear(self) -> None:
+        """Forgets them."""
+        self._keys.clear()
+
+
 _encoder = msgspec.msgpack.Encoder()
+_passed = msgspec.msgpack.Decoder(PassedRequest)
 _decoder = msgspec.msgpack.Decoder(RequestTicket)
 
 
@@ -51,5 +87,19 @@ def decode_ticket(data: bytes) -> RequestTicket | None:
         return None
     try:
         return _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def encode_passed(account: str, request: ApiRequest) -> bytes:
+    """A request for PassedRequest."""
+    subject = request.subject.encode("utf-8", "surrogateescape")
+    return _encoder.encode(PassedRequest(account, subject, request.reply, request.header, request.payload))
+
+
+def decode_passed(data: bytes) -> PassedRequest | None:
+    """None for one of a newer version."""
+    try:
+        return _passed.decode(data)
     except (msgspec.DecodeError, ValueError):
         return None
