@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-WAIT_S = 30.0
+WAIT_S = 15.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\r")
 
 # It takes the terminal, and heeds interrupts, which a suite that a shell runs in the background ignores.
@@ -81,6 +81,10 @@ class Terminal:
         """Type a line, and the key that ends it."""
         os.write(self._master, line.encode() + b"\n")
 
+    def press(self, key: str) -> None:
+        """Press a key, such as Ctrl-D (`\\x04`)."""
+        os.write(self._master, key.encode())
+
     def answer(self, question: str, line: str) -> None:
         """Wait for a question, and answer it."""
         self.expect(question)
@@ -88,7 +92,7 @@ class Terminal:
 
     def interrupt(self) -> None:
         """Press Ctrl-C."""
-        os.write(self._master, b"\x03")
+        self.press("\x03")
 
     def resize(self, columns: int, rows: int) -> None:
         """Change the size of the window."""
@@ -112,7 +116,9 @@ def at_terminal(
     """Run `penstock` with these words on a terminal of this size. variables: of its environment."""
     master, slave = pty.openpty()
     _resize(master, columns, rows)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
+    # pytest-xdist has a COLUMNS of its own.
+    left_out = ("NATS_", "COLUMNS", "LINES")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     try:
         process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *words],

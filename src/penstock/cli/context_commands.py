@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -26,6 +24,7 @@ from penstock.cli.framework.cli_contexts import (
 )
 from penstock.cli.framework.command_run import CommandFailed, CommandRun, ask_text
 from penstock.cli.framework.command_table import Argument, CommandGroup, Option
+from penstock.cli.framework.editing import run_editor
 from penstock.errors import ClientError, ConfigError
 
 CONTEXT = CommandGroup("context", "Manage contexts: named settings of connections.", aliases=("ctx",))
@@ -324,18 +323,16 @@ async def remove(run: CommandRun) -> None:
     run.output.note(f"Removed context {name}")
 
 
-@CONTEXT.command("edit", "Change a context in $EDITOR.", arguments=(NAME,), aliases=("vi",), connects=False)
+@CONTEXT.command("edit", "Change a context in an editor ($VISUAL, $EDITOR).", arguments=(NAME,),
+                 aliases=("vi",), connects=False)  # fmt: skip
 async def edit(run: CommandRun) -> None:
     """Open the file of a context in an editor, and check it afterwards. A damaged file is restored."""
     name = run.values.text("name")
     load_context(name, run.environment)
     path = context_path(name, run.environment)
     before = path.read_bytes()
-    editor = run.environment.get("EDITOR")
-    if not editor:
-        raise ConfigError("$EDITOR is not set; set it to the name of an editor")
     while True:
-        _run_editor(editor, path, run.environment)
+        run_editor(path, run.environment)
         try:
             load_context(name, run.environment)
         except ConfigError as error:
@@ -345,12 +342,3 @@ async def edit(run: CommandRun) -> None:
             raise CommandFailed(f"{error}; the file is as it was before") from None
         break
     _show(run, name)
-
-
-def _run_editor(editor: str, path: Path, environment: Mapping[str, str]) -> None:
-    """Run the editor, which may have options: `code --wait`."""
-    import shlex
-
-    done = subprocess.run([*shlex.split(editor), str(path)], env=dict(environment), check=False)
-    if done.returncode:
-        raise CommandFailed(f"{editor!r} ended with {done.returncode}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,10 +11,10 @@ from penstock.cli.bucket_options import COUNT
 from penstock.cli.framework.command_run import CommandRun
 from penstock.cli.framework.command_table import Command, Option
 from penstock.cli.framework.value_kinds import seconds
+from penstock.cli.messaging.merging import merged_messages
 from penstock.cli.reports.event_texts import cloud_event, event_line, event_rows, event_title
 from penstock.cli.reports.system_requests import decode_page
-from penstock.client import Client, Msg
-from penstock.errors import MisuseError, PermissionsError, ProtocolError
+from penstock.errors import MisuseError, ProtocolError
 
 _DEFAULT_PREFIX = "$JS.EVENT"
 _SERVER = ("$SYS.ACCOUNT.*.CONNECT", "$SYS.ACCOUNT.*.DISCONNECT", "$SYS.SERVER.*.CLIENT.AUTH.ERR")
@@ -82,23 +82,14 @@ async def _events(run: CommandRun) -> None:
         await _stored_events(run, shown)
         return
     subjects = event_subjects(run)
-    messages: asyncio.Queue[Msg] = asyncio.Queue(10_000)
-    refused: list[str] = []
-
-    def on_error(_: Client, error: Exception) -> None:
-        if isinstance(error, PermissionsError):
-            refused.append(error.subject)
-        run.output.warn(f"{run.path}: {error}")
-
-    async with run.connect(on_error=on_error) as client:
-        for subject in subjects:
-            await client.subscribe(subject, callback=messages.put)
+    async with run.connect() as client:
+        subscriptions = [await client.subscribe(subject) for subject in subjects]
         await client.flush()
         run.output.note(f"Listening for events on {', '.join(subjects)}")
-        while len(refused) < len(subjects):
-            message = await messages.get()
-            if shown.show(message.subject, message.data):
-                return
+        async with aclosing(merged_messages(subscriptions)) as messages:
+            async for message in messages:
+                if shown.show(message.subject, message.data):
+                    return
 
 
 async def _stored_events(run: CommandRun, shown: _Events) -> None:
@@ -139,5 +130,6 @@ EVENTS = Command(
         COUNT,
     ),
     aliases=("event",),
+    until_interrupted=True,
     examples=("events --js-advisory --short", "events --all --json --filter ORDERS"),
 )

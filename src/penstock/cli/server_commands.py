@@ -5,8 +5,10 @@ from __future__ import annotations
 from penstock.cli.bucket_options import FORCE
 from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, CommandGroup, Option
-from penstock.cli.framework.value_texts import duration_text
+from penstock.cli.framework.value_texts import duration_text, rate_text, size_text, whole_text
 from penstock.cli.offline.subject_mapping import MAPPING
+from penstock.cli.reports.graph_screen import GRAPH_DETAILS, GRAPH_OPTIONS, show_graphs
+from penstock.cli.reports.line_graphs import GraphSeries
 from penstock.cli.reports.server_tables import SERVER_KEYS, page_sections, server_table
 from penstock.cli.reports.system_requests import ask_server, ask_servers
 from penstock.cli.server_check_commands import CHECK
@@ -89,6 +91,36 @@ async def info(run: CommandRun) -> None:
         return
     title = f"Server information for {answer.server_name} ({answer.server.get('id')})"
     run.output.sections(title, page_sections(answer.data))
+
+
+SERVER_SERIES = (
+    GraphSeries("CPU", "cpu", lambda percent: f"{percent:.1f}%"),
+    GraphSeries("Memory", "mem", size_text),
+    GraphSeries("Messages In", "in_msgs", rate_text, rate=True),
+    GraphSeries("Messages Out", "out_msgs", rate_text, rate=True),
+    GraphSeries("Connections", "connections", whole_text),
+)
+
+
+@SERVER.command(
+    "graph",
+    "Draw the load of a server, until interrupted.",
+    arguments=(ANY_SERVER,),
+    options=GRAPH_OPTIONS,
+    details=GRAPH_DETAILS,
+    until_interrupted=True,
+)
+async def graph(run: CommandRun) -> None:
+    """Draw numbers of the VARZ page."""
+    async with run.connect() as client:
+        target = await server_id(client, run)
+        first = await ask_server(client, target, "VARZ", timeout_s=run.settings.timeout_s)
+
+        async def sample() -> dict[str, float]:
+            page = (await ask_server(client, target, "VARZ", timeout_s=run.settings.timeout_s)).data
+            return {one.key: float(page.get(one.key, 0)) for one in SERVER_SERIES}
+
+        await show_graphs(run, f"Server {first.server_name}", SERVER_SERIES, sample)
 
 
 @SERVER.command("reload", "Make a server reload its configuration.", arguments=(ANY_SERVER,))

@@ -178,5 +178,6 @@ TOP = Command(
     ),
     details="It needs a user of the system account. Where stdout is no terminal, it prints once, or as often "
     "as --max-refresh says; with --json one object a line.",
+    until_interrupted=True,
     examples=("top --sort bytes_to", "top nats-1 --json --max-refresh 10"),
 )

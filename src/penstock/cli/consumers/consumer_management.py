@@ -20,6 +20,7 @@ from penstock.cli.framework.command_parser import UsageError
 from penstock.cli.framework.command_run import CommandFailed, CommandRun, ask_text
 from penstock.cli.framework.command_table import Argument, Option
 from penstock.cli.framework.command_values import CommandValues
+from penstock.cli.framework.editing import INTERACTIVE, edited_config
 from penstock.cli.framework.value_kinds import moment, path, whole
 from penstock.cli.framework.value_texts import duration_text, number_text, time_text
 from penstock.cli.streams.stream_group import FORCE, STREAM_NAME, stream_name
@@ -113,7 +114,7 @@ def _of_user(config: ConsumerConfig) -> ConsumerConfig:
     "edit",
     "Change the configuration of a consumer.",
     arguments=(STREAM_NAME, CONSUMER_NAME),
-    options=(CONFIG, FORCE, DRY_RUN, *(one for one in CONSUMER_OPTIONS if one.key in EDIT_KEYS)),
+    options=(CONFIG, INTERACTIVE, FORCE, DRY_RUN, *(one for one in CONSUMER_OPTIONS if one.key in EDIT_KEYS)),
     aliases=("update",),
     examples=("consumer edit ORDERS NEW --max-pending 500 --force",),
 )
@@ -125,7 +126,11 @@ async def edit(run: CommandRun) -> None:
         base = read_config(run.values.value("config")) if run.values.given("config") else {}
         wire = to_wire(found)
         current = {key: getattr(wire, key) for key in wire.__struct_fields__}
-        wanted = checked_consumer(change_consumer({**current, **base}, _editable(run)))
+        changed = change_consumer({**current, **base}, _editable(run))
+        if run.values.flag("interactive"):
+            wanted = await edited_config(run, name, changed, checked_consumer)
+        else:
+            wanted = checked_consumer(changed)
         texts = [
             f"{key} is {getattr(wanted, key)!r}, was {getattr(found, key)!r}"
             for key in ConsumerConfig.__struct_fields__

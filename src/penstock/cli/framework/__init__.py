@@ -12,5 +12,6 @@ penstock.errors become one line on stderr and an exit status.
     cli_contexts.py      context files; cli_connection.py  options of a connection
     cli_output.py        tables, JSON, progress
     questions.py         questions for options at a terminal
+    editing.py           the user's editor
     command_run.py       one run of a command; server_refusals.py  errors that servers sent meanwhile
 """

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from penstock.cli.framework.cli_connection import CONNECTION_OPTIONS, ConnectionSettings, resolve
@@ -156,12 +158,27 @@ def is_interactive() -> bool:
 def ask_text(question: str) -> str:
     """Ask a question on the terminal; the answer without spaces around it. Raises
     CommandFailed at its end."""
-    sys.stderr.write(question)
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
+    with _ends_with_ctrl_c():
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
     if not answer:
         raise CommandFailed("no answer")
     return answer.strip()
+
+
+@contextmanager
+def _ends_with_ctrl_c() -> Iterator[None]:
+    """Raise KeyboardInterrupt at once: the event loop's handler waits until the command awaits something."""
+    before = signal.getsignal(signal.SIGINT)
+    if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def ask_argument(argument: Argument) -> str | None:

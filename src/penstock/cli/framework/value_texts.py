@@ -12,6 +12,16 @@ def number_text(number: int) -> str:
     return f"{number:,}"
 
 
+def whole_text(number: float) -> str:
+    """The same for a number with a fraction: `1,234`."""
+    return number_text(round(number))
+
+
+def rate_text(per_second: float) -> str:
+    """`1,234/s`, `0.5/s`."""
+    return f"{per_second:,.0f}/s" if per_second >= 10 or per_second == 0 else f"{per_second:.1f}/s"
+
+
 def size_text(size: float) -> str:
     """`512 B`, `1.5 KiB`, `2.0 GiB`."""
     if size < 1024:

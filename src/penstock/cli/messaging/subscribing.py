@@ -21,10 +21,11 @@ from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, Command, Option
 from penstock.cli.framework.value_kinds import count, seconds, whole
 from penstock.cli.framework.value_texts import duration_text, number_text, size_text
+from penstock.cli.messaging.merging import merged_messages
 from penstock.cli.messaging.message_texts import header_lines, message_object
 from penstock.cli.messaging.translation import TRANSLATE, translated
-from penstock.client import Client, JsMsg, Msg, Stream, Subscription
-from penstock.errors import ClientError, ConsumerNotFoundError, RequestTimeoutError
+from penstock.client import Client, JsMsg, Msg, Stream
+from penstock.errors import ConsumerNotFoundError, RequestTimeoutError
 from penstock.protocol.subjects import matches
 
 BATCH_MESSAGES = 256
@@ -70,38 +71,12 @@ async def _messages(run: CommandRun, client: Client, subjects: list[str]) -> Asy
     """
     values = run.values
     wait_s = values.seconds("wait") or None
-    queue: asyncio.Queue[Msg | ClientError] = asyncio.Queue(maxsize=1024)
     subscriptions = [await client.subscribe(subject, queue=values.text("queue")) for subject in subjects]
     await client.flush()
     run.output.note(f"{time.strftime('%H:%M:%S')} Subscribing on {' '.join(subjects)}")
-    readers = [asyncio.create_task(_read(one, queue)) for one in subscriptions]
-    left = len(readers)
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(wait_s):
-                    found = await queue.get()
-            except TimeoutError:
-                return
-            if isinstance(found, Msg):
-                yield found
-                continue
-            left -= 1
-            if not left:
-                raise found
-    finally:
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
-
-
-async def _read(subscription: Subscription, queue: asyncio.Queue[Msg | ClientError]) -> None:
-    """Put the messages of a subscription into a queue, and the error that ends it."""
-    try:
-        async for msg in subscription:
-            await queue.put(msg)
-    except ClientError as error:
-        await queue.put(error)
+    async with aclosing(merged_messages(subscriptions, wait_s)) as msgs:
+        async for msg in msgs:
+            yield msg
 
 
 async def _stream_of(run: CommandRun, client: Client, subjects: list[str]) -> Stream:

@@ -7,6 +7,7 @@ from msgspec import structs
 from penstock.cli.framework.command_parser import UsageError
 from penstock.cli.framework.command_run import CommandFailed, CommandRun, ask_text
 from penstock.cli.framework.command_table import Argument, Option
+from penstock.cli.framework.editing import INTERACTIVE, edited_config
 from penstock.cli.framework.value_kinds import path, whole
 from penstock.cli.framework.value_texts import number_text
 from penstock.cli.streams.stream_group import FORCE, STREAM, STREAM_NAME, stream_info_of, stream_name
@@ -102,6 +103,7 @@ async def _only_checked(run: CommandRun, config: StreamConfig) -> bool:
     arguments=(STREAM_NAME,),
     options=(
         CONFIG,
+        INTERACTIVE,
         FORCE,
         DRY_RUN,
         *SETTING_OPTIONS,
@@ -110,7 +112,7 @@ async def _only_checked(run: CommandRun, config: StreamConfig) -> bool:
         Option(names=("--no-transform",), convert=bool, help="Change no subjects"),
     ),
     aliases=("update",),
-    examples=("stream edit ORDERS --max-age 2h --force",),
+    examples=("stream edit ORDERS --max-age 2h --force", "stream edit ORDERS --interactive"),
 )
 async def edit(run: CommandRun) -> None:
     async with run.jetstream() as js:
@@ -127,7 +129,12 @@ async def edit(run: CommandRun) -> None:
         ):
             if run.values.flag(option):
                 changed[key] = None
-        wanted = checked_config(changed)
+        if run.values.flag("interactive"):
+            wanted = await edited_config(
+                run, name, changed, lambda edited: checked_config({**edited, "name": name})
+            )
+        else:
+            wanted = checked_config(changed)
         texts = differences(wanted, found)
         if not texts:
             run.output.note("nothing differs")
