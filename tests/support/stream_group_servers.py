@@ -13,6 +13,7 @@ from penstock.jetstream.meta.assignments import GroupAssignment, StreamAssignmen
 from penstock.jetstream.replicated_stream import ReplicatedStream
 from penstock.protocol.api import ApiStreamConfig, StorageType
 from penstock.replication.replica_group import ReplicaGroup
+from penstock.server.replicated.request_tickets import PassedRequest
 from penstock.server.replicated.stream_group_owner import StreamGroup
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.store.executor import InlineExecutor
@@ -87,6 +88,9 @@ class StreamServerUnderTest(NodeUnderTest):
 
     def group(self, name: str = "S") -> ReplicaGroup:
         return self.node.groups[self.stream(name).name]
+
+    def on_deferred(self, group: StreamGroup, request: PassedRequest) -> None:
+        self.events.append((group.assignment.name, "request", request.subject))
 
     def _call_later(self, delay_ns: int, call: Callable[[], None]) -> None:
         # Pauses of work are no time here.

@@ -120,3 +120,47 @@ async def test_requests_are_answered_when_the_meta_leader_steps_down(talk: Clust
     print(f"{kind}: {dict(load.answers)} {load.wrong}")
     if kind == "penstock":  # the official server drops what its leader had not proposed
         assert load.wrong == []
+
+
+async def info(client: NatsPy, number: int) -> str:
+    return worth(await api(client, "STREAM.INFO.HELD"))
+
+
+async def consumer_info(client: NatsPy, number: int) -> str:
+    return worth(await api(client, "CONSUMER.INFO.HELD.d"))
+
+
+async def get(client: NatsPy, number: int) -> str:
+    return worth(await api(client, "STREAM.MSG.GET.HELD", {"seq": 1}))
+
+
+async def purge(client: NatsPy, number: int) -> str:
+    return worth(await api(client, "STREAM.PURGE.HELD", {"filter": "HELD.purged"}))
+
+
+async def delete(client: NatsPy, number: int) -> str:
+    """Deletes a message that does not exist."""
+    return worth(await api(client, "STREAM.MSG.DELETE.HELD", {"seq": 1_000_000}), 10057, 10043)
+
+
+async def test_requests_are_answered_when_the_leader_of_a_stream_steps_down(
+    talk: ClusterTalk, kind: str
+) -> None:
+    await talk.create("HELD")
+    config = {"durable_name": "d", "ack_policy": "explicit"}
+    await talk.ask("CONSUMER.DURABLE.CREATE.HELD.d", {"stream_name": "HELD", "config": config})
+    clients = [await talk.client(server) for server in range(3)]
+    await clients[0].request("HELD.1", b"x")
+    load = AskingLoad()
+    async with load.running(clients, info, consumer_info, get, purge, delete):
+        for _ in range(4):
+            await load.more(100)
+            leader = await talk.leader("HELD")
+            answer = await talk.ask("STREAM.LEADER.STEPDOWN.HELD")
+            assert answer.get("success"), answer
+            await talk.leader("HELD", but=leader)
+        await load.more(100)
+    print(f"{kind}: {dict(load.answers)} {load.wrong}")
+    if kind == "penstock":  # members that know no leader say so with 10008, as there
+        unanswered = {code: count for code, count in load.answers.items() if code not in ("ok", "10008")}
+        assert unanswered == {}, load.wrong

@@ -9,8 +9,9 @@ import pytest
 from penstock.errors import MisuseError
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.kernels.ingest.ingest import IngestBatch
+from penstock.server.replicated.deferred_requests import DEFERRED_MAX, HOLD_NS, Confirmation, DeferredRequests
+from penstock.server.replicated.request_tickets import PassedRequest
 from penstock.server.replicated.stream_catch_up import Publishes, encode_mail
-from penstock.server.replicated.stream_group_owner import HOLD_NS
 from penstock.server.replicated.stream_groups import group_name, stored_name, stored_of
 from tests.support.stream_group_servers import ACCOUNT, StreamServers, StreamServerUnderTest, assigned
 
@@ -283,3 +284,68 @@ def test_the_name_of_a_group_says_which_stream_it_is() -> None:
     )
     assert stored_name(stored) == name
     assert [stored_of(other) for other in ("_meta_", "S/x", "S/c/x/a/b", "")] == [None] * 4
+
+
+# --- requests without a leader
+
+
+def waiting_request(number: int = 1) -> PassedRequest:
+    return PassedRequest(ACCOUNT, b"$JS.API.STREAM.PURGE.S", b"_INBOX.%d" % number, b"", b"")
+
+
+def served(server: StreamServerUnderTest) -> list[object]:
+    return [what for _, kind, what in server.events if kind == "request"]
+
+
+def test_a_request_during_a_hand_over_is_served_by_the_next_leader(servers: StreamServers) -> None:
+    servers["b"].is_slow = servers["c"].is_slow = True
+    publish(servers["a"], b"", b"1")  # the hand-over waits until it is committed
+    servers.settle()
+    group = servers["a"].stream()
+    assert not group.defers_requests
+    assert group.port.step_down("c.d")
+    assert group.defers_requests
+    group.defer(waiting_request())
+    servers.pass_time(50)
+    assert served(servers["a"]) == []
+    servers["b"].is_slow = servers["c"].is_slow = False
+    servers.pass_time(200)
+    assert servers.leader() is servers["c"]
+    assert [served(one) for one in servers.streams.values()] == [[], [], [waiting_request().subject]]
+
+
+def test_a_request_is_served_where_a_hand_over_failed(servers: StreamServers) -> None:
+    servers["a"].stream().port.step_down("c.d")
+    servers["c"].stop(loses_power=True)
+    servers["a"].stream().defer(waiting_request())
+    servers.pass_time(1400)
+    assert servers.leader() is servers["a"]
+    assert served(servers["a"]) == [waiting_request().subject]
+
+
+def test_requests_without_a_next_leader_wait_for_a_bounded_time_and_in_bounded_number() -> None:
+    now = [0]
+    deferred = DeferredRequests(lambda: now[0])
+    for number in range(DEFERRED_MAX + 1):
+        deferred.add(waiting_request(number), HOLD_NS * 2)
+    assert len(deferred) == DEFERRED_MAX
+    now[0] = HOLD_NS - 1
+    deferred.drop_expired()
+    assert len(deferred) == DEFERRED_MAX
+    assert deferred.take()[0] == (waiting_request(0), 1)
+    deferred.add(waiting_request(), 10)
+    now[0] += 10
+    assert deferred.take() == []
+
+
+def test_a_read_that_is_lost_says_so(servers: StreamServers) -> None:
+    lost: list[str] = []
+    group = servers["a"].stream()
+    for name in "bc":
+        servers[name].stop(loses_power=True)
+        servers["a"].node.peer_unlinked(f"{name}.d")
+    assert group.read_index(Confirmation(lambda: lost.append("done"), lambda: lost.append("lost")))
+    servers.pass_time(5000)
+    assert lost == ["lost"]
+    assert not group.read_index(Confirmation(lambda: None, lambda: lost.append("at once")))
+    assert lost == ["lost", "at once"]

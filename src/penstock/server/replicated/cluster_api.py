@@ -8,7 +8,8 @@ Before the meta leader answers from its state, it confirms that it leads and has
 a client that was told of a new stream by its leader finds it.
 
 A request for the meta leader that comes while it hands over, or while no leader is known, is held: the next
-leader serves it, once, also when several servers held it.
+leader serves it, once, also when several servers held it. One for the leader of a stream waits at its group
+(deferred_requests.py).
 
 Direct gets have subscriptions of their own in a queue group, so that one replica answers each.
 """
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
-from penstock.errors import JetStreamApiError
+from penstock.errors import JetStreamApiError, LeadershipLostError
 from penstock.jetstream.api.api_table import ApiRequest, Endpoint
 from penstock.jetstream.api.consumer_requests import creation_name, expect_empty
 from penstock.jetstream.api.service import ENDPOINTS, NO_RESPONDERS, PREFIX, TABLE, ApiService
@@ -72,7 +73,14 @@ from penstock.protocol.api import (
     SuccessResponse,
 )
 from penstock.protocol.subjects import overlaps
-from penstock.server.replicated.request_tickets import PassedRequest, RequestTicket, SeenRequests, ticket_of
+from penstock.server.replicated.deferred_requests import Confirmation
+from penstock.server.replicated.request_tickets import (
+    PassedRequest,
+    RequestTicket,
+    SeenRequests,
+    passed_request,
+    ticket_of,
+)
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
@@ -82,6 +90,18 @@ if TYPE_CHECKING:
     from penstock.server.replicated.stream_group_owner import StreamGroup
 
 QUEUE = b"_sys_"
+STREAM_LED = frozenset(
+    (
+        Responder.STREAM_INFO,
+        Responder.STREAM,
+        Responder.STREAM_ONLY,
+        Responder.CONSUMER_INFO,
+        Responder.CONSUMER,
+        Responder.CONSUMER_ONLY,
+    )
+)
+READING = frozenset(("STREAM.INFO", "STREAM.MSG.GET", "CONSUMER.INFO"))
+"""What cannot be confirmed any more is read again at the next leader. What a change did is committed."""
 META_LED = frozenset((Responder.META, Responder.META_ACCOUNT, Responder.META_SYSTEM))
 
 
@@ -271,6 +291,8 @@ class ClusterApi(ApiService):
     def _route(self, endpoint: Endpoint, request: ApiRequest, *, is_current: bool) -> None:
         """Acts as the routing decides. is_current: the meta state was confirmed after the request."""
         view = self._view(endpoint, request)
+        if self._defer_at_group(endpoint, request, view):
+            return
         if endpoint.verbs == "CONSUMER.MSG.NEXT":
             self._pull(endpoint, request, view, is_current=is_current)
             return
@@ -313,6 +335,34 @@ class ClusterApi(ApiService):
         """The leadership ended before the request could be served."""
         self._seen.clear()
         self._cluster.defer(self._account, request)
+
+    def _defer_at_group(self, endpoint: Endpoint, request: ApiRequest, view: RequestView) -> bool:
+        """Whether a request for the leader of a stream waits at its group. Pull requests at a leader that
+        hands over do not: they get 409, as those that wait there."""
+        responder = RESPONDERS.get(endpoint.verbs)
+        if view.reads_directly:
+            responder = Responder.STREAM_ONLY
+        if responder not in STREAM_LED or endpoint.verbs in self._led or view.stream is None:
+            return False
+        group = self._cluster.find_group(self._account, request.args[0])
+        if group is None or not group.defers_requests:
+            return False
+        if endpoint.verbs == "CONSUMER.MSG.NEXT" and group.is_serving:
+            return False
+        group.defer(passed_request(self._account, request))
+        return True
+
+    def serve_deferred(self, deferred: PassedRequest) -> None:
+        """Serves a request that waited for this server to lead its stream."""
+        self.on_request(deferred.subject, deferred.reply, deferred.header, deferred.payload, None)
+
+    def _refuse(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> None:
+        group = self._cluster.find_group(self._account, request.args[0]) if request.args else None
+        is_lost = isinstance(error, LeadershipLostError) and endpoint.verbs == "STREAM.PURGE"
+        if is_lost and group is not None:  # what it has not removed yet, the next leader removes
+            group.defer(passed_request(self._account, request))
+        else:
+            super()._refuse(endpoint, request, error)
 
     def _try(self, endpoint: Endpoint, request: ApiRequest) -> None:
         try:
@@ -370,7 +420,15 @@ class ClusterApi(ApiService):
             if endpoint.verbs != "CONSUMER.CREATE" or group is None or not group.is_serving:
                 self._report(endpoint, request, response, failed)
                 return
-        super()._conclude(endpoint, request, response, failed=failed)
+        replica = self._engine.replicated.find(request.args[0]) if request.args else None
+        group = self._cluster.find_group(self._account, request.args[0]) if request.args else None
+        if replica is None or group is None:
+            super()._conclude(endpoint, request, response, failed=failed)
+            return
+        report = partial(self._report, endpoint, request, response, failed)
+        again = partial(group.defer, passed_request(self._account, request))
+        lost = again if endpoint.verbs in READING else report
+        replica.commands.when_confirmed(Confirmation(report, lost))
 
     def answer(self, ticket: RequestTicket, response: Any) -> None:
         """Answers the request of a ticket. response: a struct, or an ApiError."""

@@ -57,6 +57,7 @@ from penstock.server.replicated.meta_members import MetaMembers
 from penstock.server.replicated.meta_replica import META_GROUP, MetaReplica
 from penstock.server.replicated.peer_watch import PeerWatch
 from penstock.server.replicated.request_tickets import (
+    PassedRequest,
     RequestTicket,
     decode_passed,
     decode_ticket,
@@ -406,6 +407,13 @@ class ClusterJetStream:
         for ticket in self.duties.lost_tickets(group.key, group.assignment.incarnation):
             incarnation = group.assignment.incarnation
             self.meta.submit(DeleteStream(*group.key, incarnation, error, ticket.encode()))
+
+    def on_deferred(self, group: StreamGroup, request: PassedRequest) -> None:
+        """See GroupWatcher."""
+        api = self._api_of(group.key[0])
+        if api is not None:
+            self._events.append(partial(api.serve_deferred, request))
+            self._schedule()
 
     # --- answers --------------------------------------------------------------------------------
 

@@ -91,10 +91,15 @@ def decode_ticket(data: bytes) -> RequestTicket | None:
         return None
 
 
-def encode_passed(account: str, request: ApiRequest) -> bytes:
-    """A request for PassedRequest."""
+def passed_request(account: str, request: ApiRequest) -> PassedRequest:
+    """The request, to be passed on."""
     subject = request.subject.encode("utf-8", "surrogateescape")
-    return _encoder.encode(PassedRequest(account, subject, request.reply, request.header, request.payload))
+    return PassedRequest(account, subject, request.reply, request.header, request.payload)
+
+
+def encode_passed(account: str, request: ApiRequest) -> bytes:
+    """The same encoded."""
+    return _encoder.encode(passed_request(account, request))
 
 
 def decode_passed(data: bytes) -> PassedRequest | None:

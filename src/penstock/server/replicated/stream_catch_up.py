@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from penstock.errors import ProtocolError
 from penstock.jetstream.stream.replica_state import HASH_SIZE
+from penstock.server.replicated.request_tickets import PassedRequest
 
 PIECE_BYTES = 1 << 20
 FILES_MAX = 64
@@ -70,7 +71,14 @@ class Publishes(Struct, frozen=True, array_like=True, tag="publishes"):
     batch: bytes
 
 
-GroupMailMessage = FetchFiles | FilePieces | FilesGone | Publishes
+class Passed(Struct, frozen=True, array_like=True, tag="request"):
+    """A request of a client that waited on a server that leads no more. left_ns: for how long it may wait."""
+
+    left_ns: int
+    request: PassedRequest
+
+
+GroupMailMessage = FetchFiles | FilePieces | FilesGone | Publishes | Passed
 _decoder = msgspec.msgpack.Decoder(GroupMailMessage)
 _encoder = msgspec.msgpack.Encoder()
 

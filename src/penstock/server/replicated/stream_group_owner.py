@@ -6,8 +6,8 @@ and the port of the other (jetstream.group_commands.StreamGroupPort).
 
 Invariants:
 - Entries reach the replica in the order of the log, each once, and only while the replica is open.
-- A read is answered by `read_ready` or forgotten by `read_lost`; a request whose read is forgotten gets no
-  answer, because its publisher asks the next leader.
+- A read is answered by `read_ready` or lost by `read_lost`; a request whose read is lost goes to the next
+  leader (deferred_requests.py).
 - While a state is loaded (state_loading.py), entries wait in their order, and the stream does not serve.
 - A replica that cannot apply an entry stops its group on this server (`on_failed`). Its files stay, and no
   other group notices.
@@ -41,6 +41,8 @@ from penstock.replication.group_port import (
     ProposalId,
     SnapshotDone,
 )
+from penstock.server.replicated.deferred_requests import HOLD_NS, Confirmation, DeferredRequests
+from penstock.server.replicated.request_tickets import PassedRequest
 from penstock.server.replicated.state_loading import LoadingPorts, Restoring, StateLoading
 from penstock.server.replicated.stream_catch_up import (
     CatchUpBudget,
@@ -48,6 +50,7 @@ from penstock.server.replicated.stream_catch_up import (
     FetchFiles,
     FilePieces,
     FilesGone,
+    Passed,
     Publishes,
     decode_mail,
     encode_mail,
@@ -58,8 +61,8 @@ from penstock.server.replicated.work_turns import PARK, CallLater, WorkJob, Work
 
 log = logging.getLogger("penstock.jetstream")
 
-HOLD_NS = 1_500_000_000
-"""So long publishes wait for the next leader; then they are refused."""
+PASS_NS = 50_000_000
+"""How often deferred requests are looked at."""
 SERVING_MAX = 64
 """Requests of other members for files that are answered at a time; more are dropped, and come again."""
 
@@ -95,6 +98,9 @@ class GroupWatcher(Protocol):
 
     def on_failed(self, group: StreamGroup, text: str) -> None:
         """It has stopped on this server, for the reason that `text` gives."""
+
+    def on_deferred(self, group: StreamGroup, request: PassedRequest) -> None:
+        """A request that waited for a leader is this server's to answer."""
 
 
 class StreamGroup:
@@ -132,6 +138,8 @@ class StreamGroup:
         self._backlog: deque[tuple[int, int, bytes]] = deque()
         self._serving = 0
         self._hold_until = 0
+        self._deferred = DeferredRequests(ports.clock)
+        self._is_passing = False
         self._is_on_disk = is_on_disk
 
     # --- for the server ------------------------------------------------------------------------
@@ -215,6 +223,7 @@ class StreamGroup:
 
     def _abandon(self) -> None:
         self._reads.clear()
+        self._deferred.clear()
         self._backlog.clear()
         self._stop_loading()
         if self._taking is not None:
@@ -242,7 +251,7 @@ class StreamGroup:
         context = next(self._contexts)
         self._reads[context] = done
         if not self._port.read_index(context):
-            del self._reads[context]
+            self.read_lost(context)
             return False
         return True
 
@@ -284,11 +293,56 @@ class StreamGroup:
         self._role, self._term = role, term
         self._tell_role()
         self._watcher.on_role(self)
+        self._pass_requests()
 
     def _tell_role(self) -> None:
         if self._replica is not None:
             self._replica.role_changed(leads=self._role is Role.LEADER, term=self._term)
             self._pass_on(self._replica)
+
+    # --- requests without a leader
+
+    @property
+    def defers_requests(self) -> bool:
+        """Whether requests for the leader wait on this server: it hands over, or is elected and does not
+        serve yet."""
+        if self._port is None or self.failure:
+            return False
+        return self._port.is_handing_over if self.is_serving else self._port.role is Role.LEADER
+
+    def defer(self, request: PassedRequest, left_ns: int = HOLD_NS) -> None:
+        """Keeps a request until this server serves, or another one leads."""
+        self._deferred.add(request, left_ns)
+        self._pass_later()
+
+    def _pass_later(self) -> None:
+        if not self._is_passing and len(self._deferred):
+            self._is_passing = True
+            self._ports.call_later(PASS_NS, self._pass_again)
+
+    def _pass_again(self) -> None:
+        self._is_passing = False
+        self._pass_requests()
+
+    def _pass_requests(self) -> None:
+        """Has the requests that wait served here, or passes them on to the leader that there is now."""
+        if not len(self._deferred) or self._port is None or self.failure:
+            return
+        leader = self.leader
+        if not self.defers_requests and leader is not None:
+            for request, left_ns in self._deferred.take():
+                if leader == self._ports.member:
+                    self._watcher.on_deferred(self, request)
+                else:
+                    self._send_passed(leader, Passed(left_ns, request))
+        else:
+            self._deferred.drop_expired()
+            self._pass_later()
+
+    def _send_passed(self, leader: ReplicaId, message: Passed) -> None:
+        mail = encode_mail(message)
+        if len(mail) <= MAIL_BYTES_MAX:
+            self.port.send(leader, mail)
 
     # --- publishes without a leader
 
@@ -354,8 +408,10 @@ class StreamGroup:
             done()
 
     def read_lost(self, context: int) -> None:
-        """Forgets what waits for the read."""
-        self._reads.pop(context, None)
+        """Tells what waits for the read."""
+        done = self._reads.pop(context, None)
+        if isinstance(done, Confirmation):
+            done.lost()
 
     # --- states ----------------------------------------------------------------------------------
 
@@ -480,6 +536,9 @@ class StreamGroup:
             self._serve(sender, message)
         elif isinstance(message, Publishes):
             self._take_over(message)
+        elif isinstance(message, Passed):
+            self._deferred.add(message.request, message.left_ns)
+            self._pass_requests()
         elif self._loading is not None:
             self._loading.received(sender, message)
 

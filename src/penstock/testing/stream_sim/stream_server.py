@@ -27,6 +27,7 @@ from penstock.raft.raft_options import RaftOptions
 from penstock.raft.raft_replica import RaftReplica
 from penstock.replication.group_storage import DiskWrite, SaveCheckpoint, SaveInstalled
 from penstock.replication.replication_node import Mail, ReplicationOptions
+from penstock.server.replicated.request_tickets import PassedRequest
 from penstock.server.replicated.stream_group_owner import StreamGroup
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.store.executor import Done, T, Work
@@ -215,6 +216,9 @@ class StreamServer(NodeServer):
 
     def on_membership(self, group: StreamGroup) -> None:
         """See GroupWatcher."""
+
+    def on_deferred(self, group: StreamGroup, request: PassedRequest) -> None:
+        """No requests of clients wait in a simulation."""
 
     def on_failed(self, group: StreamGroup, text: str) -> None:
         """No group may fail."""
