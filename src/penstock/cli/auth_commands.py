@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.cli.auth_account_commands import ACCOUNTS, permission_changes, permission_options
@@ -23,9 +24,10 @@ from penstock.cli.auth_selection import (
     print_removed,
     selected_operator,
 )
+from penstock.cli.auth_sharing_commands import EXPORTS, IMPORTS
 from penstock.cli.bucket_options import FORCE
 from penstock.cli.framework.command_run import CommandFailed, CommandRun
-from penstock.cli.framework.command_table import Argument, CommandGroup, Option
+from penstock.cli.framework.command_table import Argument, Command, CommandGroup, Option
 from penstock.cli.framework.value_kinds import existing_file, path
 from penstock.cli.identities.identity_issuing import IdentityIssuing, public_of, read_key
 from penstock.cli.identities.identity_store import IdentityStore
@@ -38,6 +40,8 @@ from penstock.protocol.nkeys import KEY_BYTES, KeyPair, Prefix, encode_seed, ver
 AUTH = CommandGroup("auth", "Manage operators, accounts, users, nkeys and credentials.")
 USERS = CommandGroup("user", "Manage users of accounts.", aliases=("u", "usr", "users"))
 NKEYS = CommandGroup("nkey", "Create and use nkeys.", aliases=("nk",))
+ACCOUNTS.add(EXPORTS)
+ACCOUNTS.add(IMPORTS)
 for group in (OPERATORS, ACCOUNTS, USERS, NKEYS):
     AUTH.add(group)
 
@@ -346,3 +350,9 @@ async def decode_token(run: CommandRun) -> None:
     if not text.startswith("eyJ"):
         text = _text(run, "jwt-or-file")
     run.output.json(claims_json(decode(parse_token(text))))
+
+
+JWT = CommandGroup("jwt", "Show the claims of JWTs.")
+_DECODE = AUTH.find("decode")
+assert isinstance(_DECODE, Command)
+JWT.add(replace(_DECODE, aliases=("show", "view")))

@@ -166,12 +166,29 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
         STREAMS,
         aliases=("con", "obs", "c"),
     ),
+    RegisteredCommand(
+        "backup", "Back up streams, and restore them", "penstock.cli.backup_commands:BACKUP", STREAMS
+    ),
     RegisteredCommand("bench", "Measure a server", "penstock.cli.benchmarks.bench_commands:BENCH", TOOLS),
     RegisteredCommand(
         "schema",
         "Show types of API answers and events, and check documents",
         "penstock.cli.offline.schema_commands:SCHEMA",
         TOOLS,
+    ),
+    RegisteredCommand(
+        "errors",
+        "Explain error codes of the JetStream API",
+        "penstock.cli.offline.error_commands:ERRORS",
+        TOOLS,
+        aliases=("err", "error"),
+    ),
+    RegisteredCommand(
+        "jwt",
+        "Show the claims of JWTs and credentials files",
+        "penstock.cli.auth_commands:JWT",
+        TOOLS,
+        extras=("cli", "nkeys"),
     ),
     RegisteredCommand(
         "mapping",

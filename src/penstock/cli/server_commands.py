@@ -7,6 +7,7 @@ from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, CommandGroup, Option
 from penstock.cli.framework.value_texts import duration_text, rate_text, size_text, whole_text
 from penstock.cli.offline.subject_mapping import MAPPING
+from penstock.cli.password_command import PASSWD
 from penstock.cli.reports.graph_screen import GRAPH_DETAILS, GRAPH_OPTIONS, show_graphs
 from penstock.cli.reports.line_graphs import GraphSeries
 from penstock.cli.reports.server_tables import SERVER_KEYS, page_sections, server_table
@@ -30,6 +31,7 @@ SERVER = CommandGroup("server", "Examine servers and give them commands.", alias
 for group in (REPORT, CHECK, REQUEST):
     SERVER.add(group)
 SERVER.add(MAPPING)
+SERVER.add(PASSWD)
 
 
 @SERVER.command(
@@ -134,6 +136,9 @@ async def reload(run: CommandRun) -> None:
     else:
         run.output.line(f"Server {answer.server_name} reloaded its configuration")
 
+
+CONFIG = SERVER.group("config", "Work with the configuration of a server.", aliases=("cfg",))
+CONFIG.command("reload", "Make a server reload its configuration.", arguments=(ANY_SERVER,))(reload)
 
 # --- cluster ---------------------------------------------------------------------------------------
 

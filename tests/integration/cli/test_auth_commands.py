@@ -11,6 +11,7 @@ import pytest
 from tests.support.command_runs import CommandShell
 from tests.support.conf_servers import running_conf
 from tests.support.nats_servers import KINDS
+from tests.support.terminals import at_terminal
 
 pytestmark = pytest.mark.feature("cli.auth")
 
@@ -165,3 +166,113 @@ def test_both_command_lines_work_on_the_same_store(acme: CommandShell, tmp_path:
     acme.official("auth", "account", "add", "THEIRS", "--defaults")
     acme.ok("auth", "user", "add", "joe", "THEIRS")
     assert "joe" in acme.official("auth", "user", "ls", "THEIRS")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_accounts_share_subjects(kind: str, acme: CommandShell, tmp_path: Path) -> None:
+    acme.ok("auth", "account", "add", "BILLING")
+    exports, imports = ("auth", "account", "exports"), ("auth", "account", "imports")
+    acme.ok(*exports, "add", "orders", "orders.>", "ORDERS")
+    acme.ok(*exports, "add", "rpc", "rpc.price", "ORDERS", "--service")
+    acme.ok(
+        *imports, "add", "orders", "orders.new", "BILLING", "--source", "ORDERS", "--local", "incoming.new"
+    )
+    acme.ok(
+        *imports, "add", "rpc", "rpc.price", "BILLING", "--source", "ORDERS", "--service", "--local", "price"
+    )
+    creds = {account: tmp_path / f"{account}.creds" for account in ("ORDERS", "BILLING")}
+    for account, path in creds.items():
+        acme.ok("auth", "user", "add", "bob", account, "--credential", str(path))
+    conf = acme.ok("auth", "operator", "config", "ACME").text
+    with running_conf(kind, conf, tmp_path / "server") as port:
+        url = f"nats://127.0.0.1:{port}"
+        orders, billing = (CommandShell(tmp_path, url, ("--creds", str(path))) for path in creds.values())
+        with billing.start("sub", "incoming.new", "--count", "1", "--raw") as sub:
+            assert sub.stderr is not None
+            assert b"Subscribing" in sub.stderr.readline()
+            orders.ok("pub", "orders.old", "no")
+            orders.ok("pub", "orders.new", "one")
+            assert sub.communicate(timeout=20)[0] == b"one\n"
+        with orders.start("reply", "rpc.price", "12", "--count", "1") as replier:
+            assert replier.stderr is not None
+            assert b"Listening" in replier.stderr.readline()
+            assert billing.ok("req", "price", "apple", "--raw").out == b"12\n"
+            replier.communicate(timeout=20)
+
+
+def test_exports_and_imports_are_shown_changed_and_removed(acme: CommandShell) -> None:
+    exports, imports = ("auth", "account", "exports"), ("auth", "account", "imports")
+    acme.ok("auth", "account", "add", "BILLING")
+    acme.ok(*exports, "add", "orders", "orders.>", "ORDERS", "--description", "all orders", "--advertise")
+    assert "orders.>" in acme.official(*exports, "ls", "ORDERS")
+    assert "all orders" in acme.official(*exports, "info", "orders.>", "ORDERS")
+    acme.official(*exports, "add", "rpc", "rpc.*", "ORDERS", "--service")
+    assert [(one["name"], one["type"]) for one in acme.json(*exports, "ls", "ORDERS")] == [
+        ("orders", "stream"), ("rpc", "service")
+    ]  # fmt: skip
+    acme.ok(*exports, "edit", "rpc.*", "ORDERS", "--token-position", "2", "--url", "https://x")
+    assert acme.json(*exports, "info", "rpc.*", "ORDERS") == {
+        "name": "rpc", "subject": "rpc.*", "type": "service", "account_token_position": 2,
+        "info_url": "https://x",
+    } | {key: value for key, value in acme.json(*exports, "info", "rpc.*", "ORDERS").items()
+         if key in ("response_type", "service_latency")}  # fmt: skip
+    assert "Export info for rpc" in acme.ok(*exports, "info", "rpc.*", "ORDERS").text
+    again = acme.run(*exports, "add", "x", "rpc.*", "ORDERS")
+    assert (again.status, "has an export 'rpc.*' already" in again.err) == (1, True)
+    wrong = acme.run(*exports, "rm", "rcp", "ORDERS", "-f")
+    assert (wrong.status, "there are orders.>, rpc.*" in wrong.err) == (1, True)
+    assert acme.run(*exports, "edit", "rpc.*", "ORDERS").status == 1
+    acme.ok(*exports, "rm", "rpc.*", "ORDERS", "-f")
+    assert acme.ok(*exports, "ls", "ORDERS", "--names").text == "orders\n"
+
+    acme.ok(*imports, "add", "orders", "orders.>", "BILLING", "--source", "ORDERS")
+    assert "orders.>" in acme.official(*imports, "ls", "BILLING")
+    assert "orders" in acme.official(*imports, "info", "orders.>", "BILLING")
+    twice = acme.run(*imports, "add", "more", "orders.>", "BILLING", "--source", "ORDERS")
+    assert (twice.status, "see --local" in twice.err) == (1, True)
+    acme.ok(*imports, "edit", "orders.>", "BILLING", "--local", "in.>", "--traceable")
+    (found,) = acme.json(*imports, "ls", "BILLING")
+    assert (found["local_subject"], found["allow_trace"], found["subject"]) == ("in.>", True, "orders.>")
+    page = acme.ok(*imports, "info", "in.>", "BILLING").text
+    assert "From Account: ORDERS" in page
+    assert "ORDERS" in acme.ok(*imports, "ls", "BILLING").text
+    unknown = acme.run(*imports, "add", "y", "y", "BILLING", "--source", "NOBODY")
+    assert (unknown.status, "has no account 'NOBODY'" in unknown.err) == (1, True)
+    acme.ok(*imports, "rm", "in.>", "BILLING", "-f")
+    assert acme.json(*imports, "ls", "BILLING") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hashed_password_logs_in(kind: str, shell: CommandShell, tmp_path: Path) -> None:
+    page = shell.json("server", "passwd", "--generate", "--cost", "4")
+    assert page["hash"].startswith("$2a$04$")
+    other = shell.ok("server", "passwd", "--pass", "correct horse", "-c", "4").text.strip()
+    conf = f"""authorization {{ users: [
+        {{user: bob, password: "{page["hash"]}"}}, {{user: ann, password: "{other}"}} ] }}"""
+    with running_conf(kind, conf, tmp_path / "server") as port:
+        for user, password in (("bob", page["password"]), ("ann", "correct horse")):
+            login = ("--server", f"nats://127.0.0.1:{port}", "--user", user, "--password")
+            shell.ok("rtt", *login, password)
+            assert shell.run("rtt", *login, "wrong password").status == 1
+
+
+def test_passwords_that_can_not_be_are_refused(shell: CommandShell) -> None:
+    for words, status, says in (
+        (("--pass", "short"), 1, "at least 10"),
+        (("--pass", "x" * 73), 1, "at most 72"),
+        ((), 2, "give --pass or --generate"),
+        (("--pass", "long enough", "--generate"), 2, "both given"),
+        (("--generate", "--cost", "99"), 2, "it is 4 to 31"),
+    ):
+        ran = shell.run("server", "passwd", *words)
+        assert (ran.status, says in ran.err) == (status, True), ran
+
+
+@pytest.mark.parametrize(("again", "status"), [("correct horse", 0), ("wrong horse", 1)])
+def test_a_password_is_asked_for_twice_and_not_shown(shell: CommandShell, again: str, status: int) -> None:
+    with at_terminal(["server", "passwd", "--cost", "4"], PASSWORD="") as screen:
+        screen.answer("Enter password:", "correct horse")
+        screen.answer("Reenter password:", again)
+        assert screen.end() == status
+        assert "horse" not in screen.shown
+        assert ("$2a$04$" if status == 0 else "the passwords differ") in screen.shown
