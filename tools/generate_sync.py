@@ -39,6 +39,7 @@ from sync_tables import (
     MODULES,
     PLAIN,
     PUBLISHING,
+    REQUESTS,
     RUNTIME,
     VARIABLES,
     WORDS,
@@ -357,7 +358,7 @@ def method_body(
     if (owner, member) in PUBLISHING:
         return copied_body(module, owner, node, returns)
     if is_coroutine:
-        result = f"self._run({call})"
+        result = f"self._run_here({call})" if (owner, member) in REQUESTS else f"self._run({call})"
     elif member in PLAIN.get(owner, ()):
         result = call
     else:

@@ -98,6 +98,13 @@ PUBLISHING = {
     ("ServiceMsg", "respond_error"),
     ("Publisher", "publish"),
 }
+# Coroutines that await nothing but requests: they run in the calling thread.
+REQUESTS = {
+    ("Client", "request"),
+    ("KeyValue", "get"),
+    ("Stream", "get_message"),
+    ("Stream", "get_last_message"),
+}
 # Methods that use no part of the event loop: they are called in the calling thread.
 PLAIN = {
     "Client": {"jetstream", "new_inbox", "services"},

@@ -118,7 +118,7 @@ class ClientSession:
         self.flush_scheduled = False
         self._subscriptions: dict[int, Subscription] = {}
         self._last_sid = 0
-        self._requests = RequestTable(self)
+        self.requests = RequestTable(self)
         self._listeners: set[ConnectionListener] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lost_at = 0.0
@@ -243,11 +243,15 @@ class ClientSession:
         self, subject: bytes, header: bytes, payload: bytes, timeout: float | None = None
     ) -> RawMessage:
         """Send a request and return the first answer, raw. Raises what `Client.request` raises."""
+        limit = self.check_request(timeout)
+        return await self.requests.request(subject, header, payload, limit)
+
+    def check_request(self, timeout: float | None) -> float:
+        """The time limit of a request, in seconds. Raises where no request can be sent."""
         if self.state is ClientState.DRAINING:
             raise ConnectionDrainingError("the client is draining: it takes no new requests")
         self.check_open()
-        limit = self.options.request_timeout if timeout is None else timeout
-        return await self._requests.request(subject, header, payload, limit)
+        return self.options.request_timeout if timeout is None else timeout
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -376,7 +380,7 @@ class ClientSession:
         if connection is not None:
             self._count_received(connection)
             connection.close()
-        self._requests.fail(lambda asked: ConnectionClosedError(f"the client closed while {asked!r} waited"))
+        self.requests.fail(lambda asked: ConnectionClosedError(f"the client closed while {asked!r} waited"))
         end = ConnectionClosedError(f"the client closed: {error}") if error is not None else None
         for subscription in self._subscriptions.values():
             subscription.end(end)
@@ -436,7 +440,7 @@ class ClientSession:
         error = PermissionsError(f"the server says: {text}", operation=operation, subject=subject)
         self.report(error)
         if operation == "publish":
-            self._requests.fail(lambda _: error, subject)
+            self.requests.fail(lambda _: error, subject)
             for listener in list(self._listeners):
                 listener.on_publish_refused(subject, error)
             return
@@ -492,7 +496,7 @@ class ClientSession:
                 f"whether it was handled is not known ({reason})"
             )
 
-        self._requests.fail(lost)
+        self.requests.fail(lost)
         for listener in list(self._listeners):
             listener.on_disconnected(reason)
         self._emit(self.options.on_disconnected, reason)

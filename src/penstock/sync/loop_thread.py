@@ -137,6 +137,21 @@ class LoopThread:
         self.loop.call_soon_threadsafe(call.start, context=copy_context())
         return call.wait(self.loop)
 
+    def run_here(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the calling thread and return its result, or raise what it raises.
+
+        It may await nothing but `ThreadSession.request`, which blocks in any thread but the loop's.
+        """
+        try:
+            self.check()
+            work.send(None)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+        finally:
+            work.close()
+        raise AssertionError(f"{work!r} waits for the event loop, and runs in another thread")
+
     def call(self, function: Callable[[], T]) -> T:
         """Call a function on the loop, in a task, and return its result."""
 

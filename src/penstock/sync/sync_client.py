@@ -299,7 +299,7 @@ class Client(Wrapper, NatsPyNames):
         return cast(
             "Msg",
             self._portal.wrap(
-                self._run(self._inner.request(subject, payload, timeout=timeout, headers=headers))
+                self._run_here(self._inner.request(subject, payload, timeout=timeout, headers=headers))
             ),
         )
 

@@ -60,7 +60,7 @@ class KeyValue(Wrapper):
 
         Raises KeyNotFoundError; KeyDeletedError, which is one, for a marker; BucketNotFoundError.
         """
-        return cast("KeyValueEntry", self._run(self._inner.get(key, revision, direct=direct)))
+        return cast("KeyValueEntry", self._run_here(self._inner.get(key, revision, direct=direct)))
 
     def get_many(self, keys: Iterable[str]) -> dict[str, KeyValueEntry]:
         """The last entries of many keys, in the order asked for, without the keys that have no value.

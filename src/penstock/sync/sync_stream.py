@@ -71,7 +71,7 @@ class Stream(Wrapper):
         """
         return cast(
             "StoredMessage",
-            self._run(self._inner.get_message(seq, next_by_subject=next_by_subject, direct=direct)),
+            self._run_here(self._inner.get_message(seq, next_by_subject=next_by_subject, direct=direct)),
         )
 
     def get_last_message(self, subject: str, *, direct: bool | None = None) -> StoredMessage:
@@ -79,7 +79,7 @@ class Stream(Wrapper):
 
         Raises MessageNotFoundError.
         """
-        return cast("StoredMessage", self._run(self._inner.get_last_message(subject, direct=direct)))
+        return cast("StoredMessage", self._run_here(self._inner.get_last_message(subject, direct=direct)))
 
     def get_messages(
         self, seq: int = 1, *, subject: str = "", max_messages: int | None = None

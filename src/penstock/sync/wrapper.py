@@ -18,7 +18,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from penstock.errors import RequestTimeoutError
@@ -183,6 +183,9 @@ class Wrapper:
 
     def _run(self, work: Awaitable[T]) -> T:
         return self._portal.thread.run(work)
+
+    def _run_here(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._portal.thread.run_here(work)
 
     def _call(self, function: Callable[[], T]) -> T:
         return self._portal.thread.call(function)
