@@ -5,7 +5,8 @@ client; his session owns a client connection inside the process, so that the ser
 he sees of his account and what he may write.
 
 - `web_app`: routes, requests and answers. `static_files`: the page's own files.
-- `session_table`: sessions by cookie. `request_checks`: origin, host and CSRF token of a request.
+- `session_table`: sessions by cookie. `session_expiry`: the timer that ends them.
+- `request_checks`: origin, host and CSRF token of a request.
 - `visitor`: the login and the connection of a user. `event_streams`: live views by server-sent events.
 - `web_ports`: what the page uses of the server.
 - `views`: one module for each part of the page. Each view is a function from a query to a JSON value.

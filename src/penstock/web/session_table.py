@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -88,6 +89,11 @@ class SessionTable(Generic[V]):
     def expire(self, now_s: float) -> list[V]:
         """Ends what has expired; returns the visitors."""
         gone = [key for key, session in self._sessions.items() if session.has_expired(now_s)]
+        return [self._sessions.pop(key).visitor for key in gone]
+
+    def leave_out(self, is_over: Callable[[V], bool]) -> list[V]:
+        """Ends sessions by their visitors; returns those."""
+        gone = [key for key, session in self._sessions.items() if is_over(session.visitor)]
         return [self._sessions.pop(key).visitor for key in gone]
 
     def clear(self) -> list[V]:

@@ -6,6 +6,7 @@ server closes it when a reload removes the user, and the session ends with it.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,30 +23,37 @@ LOGIN_S = 40.0
 """Time limit of a login. The server lets a password hash wait for 30 s."""
 REQUEST_S = 5.0
 REFUSALS_KEPT = 32
+_SEED = re.compile(r"S[A-Z2-7]+")
 
 
 @dataclass(frozen=True, slots=True)
 class WebLogin:
-    """The credentials of a login form: user and password, or a token; neither for an anonymous user."""
+    """The credentials of a login form: user and password, a token, or the text of a credentials file or of an
+    nkey's seed; none for an anonymous user."""
 
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
+    credentials: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        if self.token and self.user:
-            raise MisuseError("give a user and a password, or a token, not both")
+        if sum(map(bool, (self.user, self.token, self.credentials))) > 1:
+            raise MisuseError("give one of these: a user and a password, a token, or credentials")
         if self.password and not self.user:
             raise MisuseError("a password needs a user")
 
     @property
     def is_anonymous(self) -> bool:
-        return not (self.user or self.token)
+        return not (self.user or self.token or self.credentials)
 
     def options(self) -> dict[str, Any]:
         """The options of `connect`."""
         if self.token:
             return {"token": self.token}
+        if self.credentials:
+            # A credentials file has lines around its parts; a seed is one word.
+            text = self.credentials.strip()
+            return {"nkey_seed": text} if _SEED.fullmatch(text) else {"credentials_text": text}
         return {"user": self.user, "password": self.password} if self.user else {}
 
 

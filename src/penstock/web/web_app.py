@@ -22,9 +22,17 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock import faults
-from penstock.errors import AuthorizationError, ClientError, MisuseError, NoServersError, PenstockError
+from penstock.errors import (
+    AuthorizationError,
+    ClientError,
+    CredentialsError,
+    MisuseError,
+    NoServersError,
+    PenstockError,
+)
 from penstock.web import problems, request_checks
 from penstock.web.event_streams import EVERY_MIN_S, EVERY_S, EventStreams
+from penstock.web.session_expiry import SessionExpiry
 from penstock.web.session_table import SessionTable, TooManySessionsError, WebSession
 from penstock.web.static_files import SECURITY_HEADERS, load_files
 from penstock.web.views.view_table import ACTIONS, VIEWS
@@ -60,6 +68,7 @@ class WebApp:
         self._streams = EventStreams(self._closing)
         self._logins = 0
         self._leaving: set[asyncio.Task[None]] = set()
+        self._expiry = SessionExpiry(asyncio.get_running_loop().call_later, self._expire)
 
     def routes(self) -> list[Route]:
         prefix = self._prefix
@@ -78,6 +87,7 @@ class WebApp:
     async def close(self) -> None:
         """Ends live views and sessions."""
         self._closing.set()
+        self._expiry.stop()
         for visitor in self._sessions.clear():
             self._say_goodbye(visitor)
         if self._leaving:
@@ -137,6 +147,8 @@ class WebApp:
             login = await _body(request, WebLogin, LOGIN_BYTES_MAX)
             policy = self._ports.login_policy()
             is_anonymous = login.is_anonymous or not policy.configured
+            if login.credentials and not _is_private(request):
+                return _problem(403, _NOT_PRIVATE)
             if is_anonymous and not self._takes_anonymous(request):
                 return _problem(403, _NO_USERS if not policy.configured else _NO_CREDENTIALS)
             if self._logins >= LOGINS_AT_ONCE:
@@ -148,6 +160,8 @@ class WebApp:
                 self._logins -= 1
         except MisuseError as error:
             return _problem(400, str(error))
+        except CredentialsError:  # its text may quote a part of them
+            return _problem(401, _UNUSABLE)
         except AuthorizationError:
             return _problem(401, "the server refused these credentials")
         except TooManySessionsError as error:
@@ -158,8 +172,7 @@ class WebApp:
             return _fault("login", error)
 
     async def _open_session(self, request: Request, login: WebLogin) -> Response:
-        for ended in self._sessions.expire(_now_s()):
-            self._say_goodbye(ended)
+        self._expire()
         visitor = await Visitor.log_in(self._ports, login, _peer(request))
         token = secrets.token_urlsafe(32)
         try:
@@ -170,6 +183,7 @@ class WebApp:
             raise
         for ended in [*ended_ones, *self._sessions.end(request.cookies.get(COOKIE, ""))]:
             self._say_goodbye(ended)
+        self._expiry.watch()
         session = self._sessions.find(token, _now_s())
         assert session is not None
         answer = _json(self._session_slice(session))
@@ -201,6 +215,13 @@ class WebApp:
             self._sessions.end(token)
             return None
         return session
+
+    def _expire(self) -> bool:
+        """End sessions that have expired, or whose connection the server has closed. Whether any is left."""
+        ended = self._sessions.expire(_now_s())
+        for visitor in [*ended, *self._sessions.leave_out(lambda visitor: not visitor.is_here)]:
+            self._say_goodbye(visitor)
+        return len(self._sessions) > 0
 
     def _say_goodbye(self, visitor: Visitor) -> None:
         task = asyncio.get_running_loop().create_task(visitor.leave())
@@ -280,7 +301,12 @@ _NO_USERS = (
     "this server has no users, so it shows this page only to browsers on its own machine, by its address: "
     "add users, or set web { allow_anonymous: true }"
 )
-_NO_CREDENTIALS = "log in with a user and a password, or with a token"
+_NO_CREDENTIALS = "log in with a user and a password, with a token, or with credentials"
+_NOT_PRIVATE = "credentials and seeds are taken over https only, or from a browser on the server's machine"
+_UNUSABLE = (
+    "these credentials can not be used: they are a user's credentials file that has not expired, or the seed "
+    "of a user's nkey"
+)
 _READ_ONLY = "this page is read-only: web { allow_writes: true } in the configuration changes that"
 
 
@@ -316,6 +342,13 @@ async def _body(request: Request, kind: type[Any], limit: int) -> Any:
 
 def _has_token(request: Request, session: WebSession[Visitor]) -> bool:
     return session.proves(request.headers.get("x-csrf-token", ""))
+
+
+def _is_private(request: Request) -> bool:
+    """Whether a request crosses no network in plain text. A proxy on this machine is addressed by a name."""
+    host = request.headers.get("host", "")
+    is_local = request_checks.is_this_machine(_peer(request)[0]) and request_checks.is_plain_host(host)
+    return request.url.scheme == "https" or is_local
 
 
 def _peer(request: Request) -> tuple[str, int]:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.protocol.jwt import format_credentials
 from penstock.server.config.server_options import TlsOptions, User, WebOptions
 from penstock.testing import server as embedded
 from penstock.web.session_table import USER_SESSIONS_MAX
 from tests.support.certificates import make_certificates
+from tests.support.keys import SYSTEM, account_token, key, now_s, operator_token, user_token
 from tests.support.processes import Served
 from tests.support.web_visits import WebVisit, web_server
 from tests.support.wire import wait_until
@@ -186,6 +188,62 @@ def test_a_reload_that_removes_the_user_ends_his_session(tmp_path: Path) -> None
         server.process.send_signal(1)
         server.wait_for("Reloaded server configuration")
         wait_until(lambda: visit.ask("api/view/overview").status == 401, "the session has ended")
+
+
+def test_users_log_in_with_nkeys(tmp_path: Path) -> None:
+    conf = f"""http: "127.0.0.1:-1"\nweb: true
+        authorization {{ users: [{{nkey: {key("user", "joe").public}}}] }}"""
+    with web_server(tmp_path, conf=conf) as (_, visit):
+        wrong = visit.log_in("", "", credentials=key("user", "eve").seed)
+        assert (wrong.status, wrong.json) == (401, {"error": "the server refused these credentials"})
+        for text in ("SUNOSEED", "-----BEGIN", "S" * 60, "{}"):
+            refused = visit.log_in("", "", credentials=text)
+            assert (refused.status, "can not be used" in refused.json["error"]) == (401, True)
+            assert text not in refused.json["error"]
+        both = visit.log_in("joe", "", credentials=key("user", "joe").seed)
+        assert (both.status, "give one of these" in both.json["error"]) == (400, True)
+        visit.host = "penstock.example"
+        remote = visit.log_in("", "", credentials=key("user", "joe").seed)
+        assert (remote.status, "https only" in remote.json["error"]) == (403, True)
+        visit.host = "127.0.0.1"
+        assert visit.log_in("", "", credentials=f"\n{key('user', 'joe').seed}\n").status == 200
+        assert visit.view("overview")
+
+
+def test_users_log_in_with_credentials_and_their_expiry_ends_the_session(tmp_path: Path) -> None:
+    token = account_token("APP")
+    conf = f"""http: "127.0.0.1:-1"\nweb: true\noperator: {operator_token()}
+        resolver: MEMORY\nresolver_preload: {{
+        {key("account", "APP").public}: {token}
+        {SYSTEM.public}: {account_token("SYS")} }}"""
+
+    def credentials(**head: int) -> str:
+        return format_credentials(user_token("APP", "joe", head=head), key("user", "joe").seed)
+
+    with web_server(tmp_path, conf=conf) as (_, visit):
+        expired = visit.log_in("", "", credentials=credentials(expires=now_s() - 60))
+        assert (expired.status, "has not expired" in expired.json["error"]) == (401, True)
+        assert visit.log_in("", "", credentials=credentials()).status == 200
+        assert visit.view("overview")
+        short = WebVisit(visit.port)
+        assert short.log_in("", "", credentials=credentials(expires=now_s() + 2)).status == 200
+        wait_until(lambda: short.ask("api/view/overview").status == 401, "the session has ended")
+        assert visit.view("overview")
+
+
+def test_the_connection_of_an_expired_session_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.web.session_table.IDLE_S", 0.3)
+    monkeypatch.setattr("penstock.web.session_expiry.CHECK_S", 0.1)
+    with embedded(http_port=-1, web=WebOptions()) as running:
+        visit = WebVisit(running.server.monitor.port)  # type: ignore[union-attr]
+
+        def connections() -> int:
+            return int(visit.monitoring("connz")["num_connections"])
+
+        assert visit.log_in("", "").status == 200
+        assert connections() == 1
+        wait_until(lambda: connections() == 0, "the connection is closed")
+        assert visit.ask("api/view/overview").status == 401
 
 
 def test_without_users_the_page_is_for_this_machine_by_its_address() -> None:

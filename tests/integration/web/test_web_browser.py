@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 import penstock.sync
 from tests.integration.web.test_web_views import HOSTILE, give_up, publish_orders
 from tests.support.browsers import Tab, chromium
+from tests.support.keys import key
 from tests.support.web_visits import WebVisit, web_server
 from tests.support.wire import wait_until
 
@@ -313,6 +315,28 @@ def test_the_page_fits_a_narrow_screen(browser: Any, site: tuple[int, WebVisit])
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
     tab.close()
+
+
+def test_a_user_chooses_a_file_with_the_seed_of_an_nkey(browser: Any, tmp_path: Path) -> None:
+    seeds = {name: tmp_path / f"{name}.nk" for name in ("joe", "eve")}
+    for name, path in seeds.items():
+        path.write_text(key("user", name).seed + "\n")
+    conf = f"""http: "127.0.0.1:-1"\nweb: true
+        authorization {{ users: [{{nkey: {key("user", "joe").public}}}] }}"""
+    with web_server(tmp_path, conf=conf) as (_, visit):
+        tab = Tab(browser, f"http://127.0.0.1:{visit.port}/ui/")
+        page = tab.open()
+        page.get_by_text("Log in with a credentials file or an nkey").click()
+        seed = page.get_by_label("Credentials, or the seed of an nkey")
+        for name in ("eve", "joe"):
+            page.get_by_label("File").set_input_files(seeds[name])
+            wait_until(lambda: seed.input_value() != "", "the file is read")
+            page.get_by_role("button", name="Log in").click()
+            if name == "eve":
+                assert "refused these credentials" in page.get_by_role("alert").inner_text()
+                assert seed.input_value() == ""
+        page.get_by_role("heading", name="Overview", exact=True).wait_for()
+        tab.close()
 
 
 def test_a_session_that_ended_asks_for_a_login(browser: Any, site: tuple[int, WebVisit]) -> None:

@@ -55,7 +55,7 @@ function showLogin(found, text = "") {
       showFrame();
     } catch (refused) {
       error.replaceChildren(problem(refused.message));
-      form.elements.password.value = "";
+      form.elements.password.value = form.elements.credentials.value = "";
       (form.elements.user.value ? form.elements.password : form.elements.user).focus();
     } finally {
       button.disabled = false;
@@ -66,6 +66,12 @@ function showLogin(found, text = "") {
     field("User", "user", "text", { autocomplete: "username" }),
     field("Password", "password", "password", { autocomplete: "current-password" }),
     h("details", {}, h("summary", {}, "Log in with a token instead"), field("Token", "token", "password")),
+    h("details", {}, h("summary", {}, "Log in with a credentials file or an nkey"),
+      h("label", { class: "field" }, "File", h("input", { type: "file", onchange: async (event) => {
+        const [file] = event.target.files;
+        if (file) form.elements.credentials.value = await file.text();
+      } })),
+      field("Credentials, or the seed of an nkey", "credentials", "textarea", { rows: 4, autocomplete: "off" })),
     button);
   root.replaceChildren(h("main", { id: "main", class: "login" },
     h("h1", {}, h("img", { src: "icon.svg", alt: "", width: 32, height: 32 }), "penstock"),
