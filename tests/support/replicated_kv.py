@@ -98,6 +98,9 @@ class KeyValues:
         if answer is not None:
             answer(f"+{index}")
 
+    def handing_over(self) -> None:
+        """Everything is proposed already."""
+
     def proposal_lost(self, proposal: ProposalId, *, is_certain: bool) -> None:
         self.writes.pop(proposal)("-lost" if is_certain else "-unknown")
 

@@ -40,6 +40,9 @@ class ListOwner:
             raise ValueError(f"a state machine's mistake at {payload!r}")
         self.commands.append(payload)
 
+    def handing_over(self) -> None:
+        """Everything is proposed already."""
+
     def proposal_lost(self, proposal: ProposalId, *, is_certain: bool) -> None:
         self.events.append(("lost", proposal, is_certain))
 

@@ -97,6 +97,8 @@ class Leadership:
         self.transfer_to: ReplicaId | None = None
         self._transfer_end = 0
         self._has_transferred = False
+        self._awaits_own_disk = True
+        self._disk_wait_end = 0
         self.heartbeat_at = now
         self.check_quorum_at = now + options.election_timeout_ns
         self._last_work = now
@@ -353,6 +355,8 @@ class Leadership:
             return False
         self.wake(now)
         self.transfer_to, self._has_transferred = to, False
+        self._awaits_own_disk = True
+        self._disk_wait_end = now + self._options.election_timeout_ns // 4
         self._transfer_end = now + self._options.election_timeout_ns
         return True
 
@@ -360,14 +364,17 @@ class Leadership:
         to = self.transfer_to
         if to is None or self._has_transferred or to not in self.peers:
             return
-        # Everything is committed before: this leader answers what it proposed; no other one will.
+        # Everything is committed and handed out here: what this leader proposed, no other one answers.
         last = self._log.last_index
-        if self.peers[to].match == last == self._log.commit_index:
+        is_handed_out = self._log.durable_index == last or not self._awaits_own_disk
+        if self.peers[to].match == last == self._log.commit_index and is_handed_out:
             self._has_transferred = True
             self._send(TimeoutNow(self._name, to, self._term))
 
     def end_transfer_if_due(self, now: int) -> None:
         """Gives up a transfer that did not succeed in time: the group would refuse proposals for ever."""
+        if self.transfer_to is not None and now >= self._disk_wait_end:
+            self._awaits_own_disk = False  # it may not work, and be why this leader hands over
         if self.transfer_to is not None and now >= self._transfer_end:
             self.transfer_to = None
 

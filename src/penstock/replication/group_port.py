@@ -61,6 +61,9 @@ class GroupOwner(Protocol):
         """A command is committed and on this server's disk. Indexes ascend, with gaps where the group itself
         used one."""
 
+    def handing_over(self) -> None:
+        """This server is about to hand the leadership over: it takes proposals now, and then no more."""
+
     def proposal_lost(self, proposal: ProposalId, *, is_certain: bool) -> None:
         """A proposal of this server is not committed at its index. is_certain False: it may be part of a
         state that was installed meanwhile."""

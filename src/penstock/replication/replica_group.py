@@ -151,6 +151,8 @@ class ReplicaGroup:
             if not up:
                 return False
             to = max(up, key=lambda one: lead.peers[one].match)
+        if lead.transfer_to is None:
+            self.owner.handing_over()
         return self._node.touch(self).transfer(to, self._node.clock())
 
     def stand(self) -> None:

@@ -164,3 +164,62 @@ async def test_requests_are_answered_when_the_leader_of_a_stream_steps_down(
     if kind == "penstock":  # members that know no leader say so with 10008, as there
         unanswered = {code: count for code, count in load.answers.items() if code not in ("ok", "10008")}
         assert unanswered == {}, load.wrong
+
+
+async def test_acks_are_confirmed_when_the_leader_of_a_stream_steps_down(
+    talk: ClusterTalk, kind: str
+) -> None:
+    await talk.create("ACKED")
+    config = {"durable_name": "d", "ack_policy": "explicit", "max_ack_pending": 10_000}
+    await talk.ask("CONSUMER.DURABLE.CREATE.ACKED.d", {"stream_name": "ACKED", "config": config})
+    clients = [await talk.client(server) for server in range(3)]
+    count = 6000
+    for number in range(count):
+        await clients[0].publish("ACKED.1", b"%d" % number)
+    await until(lambda: _has(talk, "ACKED", count), 30)
+    outcomes: Counter[str] = Counter()
+    again: Counter[str] = Counter()
+    confirmed: set[str] = set()
+    goes_on = True
+
+    async def work(client: NatsPy) -> None:
+        while goes_on:
+            inbox = client.new_inbox()
+            messages = await client.subscribe(inbox)
+            body = b'{"batch": 20, "expires": 2000000000}'
+            await client.publish("$JS.API.CONSUMER.MSG.NEXT.ACKED.d", body, reply=inbox)
+            try:
+                for _ in range(20):
+                    message = await messages.next_msg(timeout=2)
+                    if not message.reply:
+                        break
+                    sequence = message.reply.split(".")[5]
+                    again["doubled"] += sequence in confirmed
+                    try:
+                        await client.request(message.reply, b"+ACK", timeout=ANSWER_S)
+                        confirmed.add(sequence)
+                        outcomes["ok"] += 1
+                    except NatsError as error:
+                        outcomes[type(error).__name__] += 1
+            except NatsError:
+                await asyncio.sleep(0.05)
+            await messages.unsubscribe()
+
+    workers = [asyncio.create_task(work(client)) for client in clients for _ in range(2)]
+    for _ in range(5):
+        goal = outcomes["ok"] + 100
+        await until(lambda goal=goal: outcomes["ok"] >= goal, 30)  # type: ignore[misc]
+        leader = await talk.leader("ACKED")
+        answer = await talk.ask("STREAM.LEADER.STEPDOWN.ACKED")
+        assert answer.get("success"), answer
+        await talk.leader("ACKED", but=leader)
+    goes_on = False
+    await asyncio.gather(*workers)
+    print(f"{kind}: {dict(outcomes)}, {again['doubled']} confirmed messages came again")
+    assert again["doubled"] == 0
+    if kind == "penstock":  # the official server leaves them to the client's time-out, or says 503
+        assert outcomes["TimeoutError"] == 0
+
+
+async def _has(talk: ClusterTalk, stream: str, count: int) -> bool:
+    return bool((await talk.info(stream))["state"]["messages"] == count)

@@ -51,8 +51,8 @@ from penstock.jetstream.meta.request_routing import (
 )
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
+from penstock.protocol import acks, status
 from penstock.protocol import error_codes as codes
-from penstock.protocol import status
 from penstock.protocol.api import (
     TYPE_PREFIX,
     AccountInfoResponse,
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from penstock.server.replicated.stream_group_owner import StreamGroup
 
 QUEUE = b"_sys_"
+ACK_PREFIX = acks.PREFIX.encode()
 STREAM_LED = frozenset(
     (
         Responder.STREAM_INFO,
@@ -353,7 +354,11 @@ class ClusterApi(ApiService):
         return True
 
     def serve_deferred(self, deferred: PassedRequest) -> None:
-        """Serves a request that waited for this server to lead its stream."""
+        """Serves a request, or takes an ack, that waited for this server to lead its stream."""
+        if deferred.subject.startswith(ACK_PREFIX):
+            subject, reply, header = deferred.subject, deferred.reply, deferred.header
+            publish(self._engine.index, subject, reply, header, deferred.payload)
+            return
         self.on_request(deferred.subject, deferred.reply, deferred.header, deferred.payload, None)
 
     def _refuse(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> None:

@@ -16,8 +16,8 @@ from penstock.server.replicated.request_tickets import PassedRequest
 
 HOLD_NS = 1_500_000_000
 """So long publishes and requests wait for the next leader."""
-DEFERRED_MAX = 1000
-"""Requests of a stream that wait; more are dropped, and their clients ask again."""
+DEFERRED_MAX = 10_000
+"""Requests and acks of a stream that wait; more are dropped, and their clients ask again."""
 
 
 @dataclass(frozen=True, slots=True)

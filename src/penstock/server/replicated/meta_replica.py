@@ -280,6 +280,9 @@ class MetaReplica:
         if self._questions:
             self._answer_questions()
 
+    def handing_over(self) -> None:
+        """What comes now is kept for the next leader."""
+
     def proposal_lost(self, proposal: ProposalId, *, is_certain: bool) -> None:
         """A request that was certainly not done goes to the next leader. Else its client asks again, and what
         this server wants it proposes again."""

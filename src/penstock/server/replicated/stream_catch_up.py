@@ -78,7 +78,17 @@ class Passed(Struct, frozen=True, array_like=True, tag="request"):
     request: PassedRequest
 
 
-GroupMailMessage = FetchFiles | FilePieces | FilesGone | Publishes | Passed
+class HandedOver(Struct, frozen=True, array_like=True, tag="handed"):
+    """A leader has ended, and what it could not propose (hand_over.py). term: of the leader that gets it.
+    index, entry_term: of the last entry that `progress` continues. progress: an entry; b"" for nothing."""
+
+    term: int
+    index: int
+    entry_term: int
+    progress: bytes
+
+
+GroupMailMessage = FetchFiles | FilePieces | FilesGone | Publishes | Passed | HandedOver
 _decoder = msgspec.msgpack.Decoder(GroupMailMessage)
 _encoder = msgspec.msgpack.Encoder()
 

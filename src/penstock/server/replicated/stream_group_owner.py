@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from penstock import faults
 from penstock.errors import MalformedCommandError, ProtocolError, ServerError, StoreError
 from penstock.jetstream.engine import JetStreamEngine
@@ -42,6 +44,14 @@ from penstock.replication.group_port import (
     SnapshotDone,
 )
 from penstock.server.replicated.deferred_requests import HOLD_NS, Confirmation, DeferredRequests
+from penstock.server.replicated.hand_over import (
+    LATE_NS,
+    WAIT_NS,
+    LeavingConsumers,
+    is_progress,
+    progress_of,
+    sending_late,
+)
 from penstock.server.replicated.request_tickets import PassedRequest
 from penstock.server.replicated.state_loading import LoadingPorts, Restoring, StateLoading
 from penstock.server.replicated.stream_catch_up import (
@@ -50,6 +60,7 @@ from penstock.server.replicated.stream_catch_up import (
     FetchFiles,
     FilePieces,
     FilesGone,
+    HandedOver,
     Passed,
     Publishes,
     decode_mail,
@@ -140,6 +151,14 @@ class StreamGroup:
         self._hold_until = 0
         self._deferred = DeferredRequests(ports.clock)
         self._is_passing = False
+        self._last_proposal = (0, 0)  # index and term
+        self._unproposed: bytes | None = None  # while propose() only looks
+        self._parting: HandedOver | None = None  # for the next leader
+        self._handed: HandedOver | None = None  # by the leader before
+        self._previous: ReplicaId | None = None
+        self._may_serve = False
+        self._serve_at = 0  # when this entry is applied
+        self._leaving = LeavingConsumers(self._engine, assignment.name, self._keep_ack)
         self._is_on_disk = is_on_disk
 
     # --- for the server ------------------------------------------------------------------------
@@ -223,6 +242,7 @@ class StreamGroup:
 
     def _abandon(self) -> None:
         self._reads.clear()
+        self._leaving.acks.end()
         self._deferred.clear()
         self._backlog.clear()
         self._stop_loading()
@@ -239,10 +259,16 @@ class StreamGroup:
     def propose(self, data: bytes) -> int:
         """Returns the entry's index, 0 when it is not taken. An entry above PROPOSAL_BYTES_MAX is not taken:
         its commands come again in smaller entries."""
+        if self._unproposed is not None:
+            self._unproposed = self._unproposed or data
+            return 0
         if self._port is None or self.failure or len(data) > PROPOSAL_BYTES_MAX:
             return 0
         proposal = self._port.propose(data)
-        return 0 if proposal is None else proposal.index
+        if proposal is None:
+            return 0
+        self._last_proposal = (proposal.index, proposal.term)
+        return proposal.index
 
     def read_index(self, done: Callable[[], object]) -> bool:
         """See StreamGroupPort."""
@@ -273,6 +299,8 @@ class StreamGroup:
             self._backlog.append((index, term, payload))
         else:
             self._apply(self._replica, index, term, payload)
+            if self._serve_at and index >= self._serve_at:
+                self._serve_now()
 
     def _apply(self, replica: ReplicatedStream, index: int, term: int, payload: bytes) -> None:
         replica.committed(index, term, payload)
@@ -290,15 +318,112 @@ class StreamGroup:
 
     def role_changed(self, role: Role, term: int, leader: ReplicaId | None) -> None:
         """Begins or ends to serve."""
+        replica = self._replica
+        if replica is not None and replica.is_serving and not (role is Role.LEADER and term == self._term):
+            self._part(replica)
         self._role, self._term = role, term
+        self._may_serve, self._serve_at = False, 0
+        if role is Role.LEADER:
+            self._prepare_serving()
+        self._tell_role()
+        self._watcher.on_role(self)
+        self._pass_requests()
+        if leader is not None and leader != self._ports.member:
+            self._previous = leader
+            self._hand_over_to(leader)
+
+    def _tell_role(self) -> None:
+        if self._replica is not None:
+            leads = self._role is Role.LEADER and self._may_serve
+            self._replica.role_changed(leads=leads, term=self._term)
+            self._pass_on(self._replica)
+
+    # --- from one leader to the next (hand_over.py)
+
+    def handing_over(self) -> None:
+        """Proposes what waits, and keeps acks from now on: nothing is proposed while it hands over."""
+        replica = self._replica
+        if replica is not None and replica.is_serving:
+            self._leaving.settle(replica)
+            replica.propose()
+            self._leaving.acks.begin(is_late=False)
+
+    def _part(self, replica: ReplicatedStream) -> None:
+        """This server leads no more: what it could not propose is for the next leader."""
+        self._leaving.settle(replica)
+        self._unproposed = b""
+        replica.propose()
+        progress = progress_of(self._unproposed, sending_late(replica)) if self._unproposed else b""
+        self._unproposed = None
+        index, term = self._last_proposal
+        if index <= replica.applied_index:
+            index, term = replica.applied_index, replica.applied_term
+        self._parting = HandedOver(0, index, term, progress)
+        self._leaving.acks.begin(is_late=True)
+        self._ports.call_later(LATE_NS, self._end_late_acks)
+
+    def _end_late_acks(self) -> None:
+        if not self.is_serving:
+            self._leaving.acks.end()
+
+    def _hand_over_to(self, leader: ReplicaId) -> None:
+        parting, self._parting = self._parting, None
+        if parting is None or self._port is None or self.failure:
+            return
+        parting = msgspec.structs.replace(parting, term=self._term)
+        mail = encode_mail(parting)
+        if len(mail) > MAIL_BYTES_MAX:
+            mail = encode_mail(msgspec.structs.replace(parting, progress=b""))
+        self._port.send(leader, mail)
+
+    def _take_handed(self, handed: HandedOver) -> None:
+        if handed.term != self.port.term or self.is_serving or self._may_serve or self._serve_at:
+            return
+        self._handed = handed
+        if self._role is Role.LEADER and self._term == handed.term:
+            self._use_handed()
+            if self._may_serve:
+                self._serve_now()
+
+    def _prepare_serving(self) -> None:
+        """Elected, and up to date: what the leader before hands over comes first."""
+        handed = self._handed
+        if self._previous is None or self.port.membership.voters == (self._ports.member,):
+            self._may_serve = True
+        elif handed is not None and handed.term == self._term:
+            self._use_handed()
+        else:
+            self._ports.call_later(WAIT_NS, partial(self._end_waiting, self._term))
+
+    def _use_handed(self) -> None:
+        handed, self._handed = self._handed, None
+        replica, self._may_serve = self._replica, True
+        if handed is None or replica is None or self._loading is not None or not handed.progress:
+            return
+        if (replica.applied_index, replica.applied_term) != (handed.index, handed.entry_term):
+            return
+        if is_progress(handed.progress):
+            proposal = self.port.propose(handed.progress)
+            if proposal is not None:
+                self._may_serve, self._serve_at = False, proposal.index
+
+    def _end_waiting(self, term: int) -> None:
+        is_waiting = self._role is Role.LEADER and self._term == term
+        if is_waiting and not self._may_serve and not self._serve_at and not self.failure:
+            self._serve_now()
+
+    def _serve_now(self) -> None:
+        self._may_serve, self._serve_at = True, 0
         self._tell_role()
         self._watcher.on_role(self)
         self._pass_requests()
 
-    def _tell_role(self) -> None:
-        if self._replica is not None:
-            self._replica.role_changed(leads=self._role is Role.LEADER, term=self._term)
-            self._pass_on(self._replica)
+    def _keep_ack(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        if self.is_serving and not self.defers_requests:
+            self._leaving.acks.end()  # it was not handed over after all
+        else:
+            self.defer(PassedRequest(self.key[0], subject, reply, header, payload))
+            self._pass_requests()
 
     # --- requests without a leader
 
@@ -308,7 +433,8 @@ class StreamGroup:
         serve yet."""
         if self._port is None or self.failure:
             return False
-        return self._port.is_handing_over if self.is_serving else self._port.role is Role.LEADER
+        leads = self._port.role is Role.LEADER  # it may have ended, and this owner not be told yet
+        return self._port.is_handing_over or not leads if self.is_serving else leads
 
     def defer(self, request: PassedRequest, left_ns: int = HOLD_NS) -> None:
         """Keeps a request until this server serves, or another one leads."""
@@ -330,6 +456,8 @@ class StreamGroup:
             return
         leader = self.leader
         if not self.defers_requests and leader is not None:
+            if self.is_serving:
+                self._leaving.acks.end()
             for request, left_ns in self._deferred.take():
                 if leader == self._ports.member:
                     self._watcher.on_deferred(self, request)
@@ -536,6 +664,8 @@ class StreamGroup:
             self._serve(sender, message)
         elif isinstance(message, Publishes):
             self._take_over(message)
+        elif isinstance(message, HandedOver):
+            self._take_handed(message)
         elif isinstance(message, Passed):
             self._deferred.add(message.request, message.left_ns)
             self._pass_requests()

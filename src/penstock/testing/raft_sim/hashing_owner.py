@@ -76,6 +76,9 @@ class HashingOwner:
         if request is not None:
             self._history.write_acknowledged(request.invoked, index, request.data)
 
+    def handing_over(self) -> None:
+        """Everything is proposed already."""
+
     def proposal_lost(self, proposal: ProposalId, *, is_certain: bool) -> None:
         request = self._writes.pop(proposal)
         if is_certain:
