@@ -24,21 +24,17 @@ async def call_back_each(
     take: Callable[[], Awaitable[Message]],
     callback: Callable[[Message], object],
     report: Callable[[Exception, Message], None],
-    ready: Callable[[], Message | None] = lambda: None,
 ) -> None:
     """Call `callback` for each message, and await its result if it is awaitable.
 
     take: an iterator's `__anext__`; StopAsyncIteration ends the loop, other exceptions propagate. report:
-    called with what a callback raises and its message; the loop continues. ready: returns a message that has
-    arrived, without the cost of a coroutine, None if there is none.
+    called with what a callback raises and its message; the loop continues.
     """
     while True:
-        msg = ready()
-        if msg is None:
-            try:
-                msg = await take()
-            except StopAsyncIteration:
-                return
+        try:
+            msg = await take()
+        except StopAsyncIteration:
+            return
         try:
             result = callback(msg)
             # isawaitable costs 0.3 us; most callbacks are coroutine functions.

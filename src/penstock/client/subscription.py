@@ -16,17 +16,17 @@ would close the connection).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isawaitable
 from operator import itemgetter
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.keywords import SUBSCRIPTION, NatsPyNames
 from penstock.client.message import Msg, RawMessage
-from penstock.client.queue import MessageQueue, call_back_each
+from penstock.client.queue import MessageQueue
 from penstock.client.tracing import traced
 from penstock.errors import (
-    ClientError,
     ConnectionClosedError,
     MisuseError,
     RequestTimeoutError,
@@ -189,16 +189,6 @@ class Subscription(MessageQueue, NatsPyNames):
         self._pending_bytes -= len(raw[4]) + (len(header) if header else 0)
         return Msg(self._session, raw)
 
-    def _ready(self) -> Msg | None:
-        """A message that has arrived, None if there is none."""
-        items = self._items
-        if not items:
-            return None
-        raw = items.popleft()  # _take(), without the cost of a call
-        header = raw[3]
-        self._pending_bytes -= len(raw[4]) + (len(header) if header else 0)
-        return Msg(self._session, raw)
-
     async def next(self, timeout: float | None = None) -> Msg:
         """The next message. timeout: seconds; None waits indefinitely.
 
@@ -249,10 +239,30 @@ class Subscription(MessageQueue, NatsPyNames):
         self.worker = self._session.spawn(self._run_callback(self._callback), f"subscription {self.subject}")
 
     async def _run_callback(self, callback: MessageCallback) -> None:
-        """Call the callback for each message; report what it raises and continue."""
-        # If the client closed with an error, on_closed and last_error report it.
-        with contextlib.suppress(ClientError):
-            await call_back_each(self.__anext__, callback, self._session.report_callback, self._ready)
+        """Call the callback for each message; report what it raises and continue.
+
+        `call_back_each`, without a call and a coroutine for each message that has arrived: 0.1 us of 0.5.
+        """
+        items, session = self._items, self._session
+        while True:
+            while items:
+                raw = items.popleft()
+                header = raw[3]
+                self._pending_bytes -= len(raw[4]) + len(header) if header else len(raw[4])
+                msg = Msg(session, raw)
+                try:
+                    result = callback(msg)
+                    # isawaitable costs 0.3 us; most callbacks are coroutine functions.
+                    if type(result) is CoroutineType or isawaitable(result):
+                        await result
+                except Exception as error:  # noqa: BLE001 - user code; on_error reports it
+                    session.report_callback(error, msg)
+            if self._ended:
+                # If the client closed with an error, on_closed and last_error report it.
+                self._note_exhausted()
+                return
+            self._report_at = 0.0
+            await self._wait()
 
     # --- ending --------------------------------------------------------------------------------
 
