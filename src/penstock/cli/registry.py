@@ -169,6 +169,13 @@ REGISTRY: tuple[RegisteredCommand, ...] = (
     RegisteredCommand(
         "backup", "Back up streams, and restore them", "penstock.cli.backup_commands:BACKUP", STREAMS
     ),
+    RegisteredCommand(
+        "counter",
+        "Read and change counters",
+        "penstock.cli.counter_commands:COUNTER",
+        STREAMS,
+        aliases=("ctr",),
+    ),
     RegisteredCommand("bench", "Measure a server", "penstock.cli.benchmarks.bench_commands:BENCH", TOOLS),
     RegisteredCommand(
         "schema",
