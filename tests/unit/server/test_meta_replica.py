@@ -16,7 +16,7 @@ from penstock.jetstream.meta.meta_commands import (
 from penstock.jetstream.meta.meta_effects import MetaEffect
 from penstock.raft.raft_replica import Role
 from penstock.replication.group_port import ProposalId
-from penstock.server.replicated.meta_replica import HOLD_NS, QUESTION_NS, MetaReplica
+from penstock.server.replicated.meta_replica import HOLD_NS, LATE_NS, QUESTION_NS, MetaReplica
 
 SECOND = 1_000_000_000
 
@@ -323,3 +323,12 @@ def test_a_lost_read_says_so() -> None:
     assert server.meta.confirm(lambda: None, lambda: lost.append(1))
     server.meta.read_lost(server.group.reads[0])
     assert lost == [1]
+
+
+def test_a_former_leader_passes_on_requests_that_it_gets_late() -> None:
+    server = Server()
+    server.lead()
+    server.follow()
+    assert server.meta.awaits_leader
+    server.monotonic += LATE_NS
+    assert not server.meta.awaits_leader

@@ -349,3 +349,23 @@ def test_a_read_that_is_lost_says_so(servers: StreamServers) -> None:
     assert lost == ["lost"]
     assert not group.read_index(Confirmation(lambda: None, lambda: lost.append("at once")))
     assert lost == ["lost", "at once"]
+
+
+def test_a_former_leader_takes_late_requests_for_the_next_one_which_serves_each_once(
+    servers: StreamServers,
+) -> None:
+    old, new = servers["a"].stream(), servers["c"].stream()
+    assert old.port.step_down("c.d")
+    servers.pass_time(50)
+    assert servers.leader() is servers["c"]
+    assert old.takes_late_requests
+    assert not new.takes_late_requests
+    assert new.is_first(waiting_request(1), is_late=False)
+    assert new.is_first(waiting_request(1), is_late=False), "a client may ask twice"
+    assert not new.is_first(waiting_request(1), is_late=True)
+    assert new.is_first(waiting_request(2), is_late=True)
+    assert not new.is_first(waiting_request(2), is_late=True)
+    servers.pass_time(250)
+    assert not old.takes_late_requests
+    servers.pass_time(2000)
+    assert not new.is_changing

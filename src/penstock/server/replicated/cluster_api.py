@@ -346,25 +346,41 @@ class ClusterApi(ApiService):
         if responder not in STREAM_LED or endpoint.verbs in self._led or view.stream is None:
             return False
         group = self._cluster.find_group(self._account, request.args[0])
-        if group is None or not group.defers_requests:
+        if group is None or not group.is_changing:
             return False
-        if endpoint.verbs == "CONSUMER.MSG.NEXT" and group.is_serving:
-            return False
-        group.defer(passed_request(self._account, request))
-        return True
+        if endpoint.verbs == "CONSUMER.MSG.NEXT":
+            is_deferred = group.defers_requests and not group.is_serving
+        else:
+            is_deferred = group.defers_requests or group.takes_late_requests
+        passed = passed_request(self._account, request)
+        if is_deferred:
+            group.defer(passed)
+        elif group.is_serving:
+            group.is_first(passed, is_late=False)
+        return is_deferred
 
-    def serve_deferred(self, deferred: PassedRequest) -> None:
-        """Serves a request, or takes an ack, that waited for this server to lead its stream."""
+    def serve_deferred(self, group: StreamGroup, deferred: PassedRequest) -> None:
+        """Serves a request, or takes an ack, that waited for this server to lead the stream of a group."""
         if deferred.subject.startswith(ACK_PREFIX):
             subject, reply, header = deferred.subject, deferred.reply, deferred.header
             publish(self._engine.index, subject, reply, header, deferred.payload)
             return
-        self.on_request(deferred.subject, deferred.reply, deferred.header, deferred.payload, None)
+        if group.is_first(deferred, is_late=True):
+            self.on_request(deferred.subject, deferred.reply, deferred.header, deferred.payload, None)
+
+    def _is_elsewhere(self, request: ApiRequest) -> bool:
+        """Of a request that was this server's to answer, and waited behind another one of its client."""
+        is_elsewhere = super()._is_elsewhere(request)
+        group = self._cluster.find_group(self._account, request.args[0]) if is_elsewhere else None
+        if group is not None:
+            group.defer(passed_request(self._account, request))
+        return is_elsewhere
 
     def _refuse(self, endpoint: Endpoint, request: ApiRequest, error: Exception) -> None:
         group = self._cluster.find_group(self._account, request.args[0]) if request.args else None
-        is_lost = isinstance(error, LeadershipLostError) and endpoint.verbs == "STREAM.PURGE"
-        if is_lost and group is not None:  # what it has not removed yet, the next leader removes
+        is_lost = isinstance(error, LeadershipLostError)
+        # A purge removes what is left; another change is made again only when it certainly was not made.
+        if group is not None and is_lost and (endpoint.verbs == "STREAM.PURGE" or group.applied_all):
             group.defer(passed_request(self._account, request))
         else:
             super()._refuse(endpoint, request, error)
@@ -433,6 +449,9 @@ class ClusterApi(ApiService):
         report = partial(self._report, endpoint, request, response, failed)
         again = partial(group.defer, passed_request(self._account, request))
         lost = again if endpoint.verbs in READING else report
+        if group.defers_requests:  # nothing that is submitted now will be proposed, nor a read be confirmed
+            lost()
+            return
         replica.commands.when_confirmed(Confirmation(report, lost))
 
     def answer(self, ticket: RequestTicket, response: Any) -> None:

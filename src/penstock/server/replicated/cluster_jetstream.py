@@ -412,7 +412,7 @@ class ClusterJetStream:
         """See GroupWatcher."""
         api = self._api_of(group.key[0])
         if api is not None:
-            self._events.append(partial(api.serve_deferred, request))
+            self._events.append(partial(api.serve_deferred, group, request))
             self._schedule()
 
     # --- answers --------------------------------------------------------------------------------

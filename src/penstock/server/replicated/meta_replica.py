@@ -36,6 +36,8 @@ QUESTION_NS = 5_000_000_000
 HOLD_NS = 1_500_000_000
 """So long commands and requests wait for the next leader."""
 HELD_MAX = 1000
+LATE_NS = 200_000_000
+"""So long after its end a leader passes on requests that it still gets."""
 
 
 class _Mail(msgspec.Struct, frozen=True, array_like=True):
@@ -128,6 +130,7 @@ class MetaReplica:
         self._number = 0
         self._proposed: dict[int, tuple[int, bytes]] = {}  # term and command of own proposals, by index
         self._held: list[_Held] = []
+        self._late_until = 0
         self.group: ReplicaGroup | None = None
         self.is_serving = False
         self.failure = ""
@@ -178,8 +181,11 @@ class MetaReplica:
 
     @property
     def awaits_leader(self) -> bool:
-        """Whether this server is a member, and knows no leader."""
-        return self.group is not None and self.leader is None and not self.is_serving
+        """Whether this server is a member and knows no leader, or was the leader a moment ago: the next one
+        may have got a request before it led, and this server after it had ended."""
+        if self.group is None or self.is_serving:
+            return False
+        return self.leader is None or self._monotonic() < self._late_until
 
     @property
     def _is_handing_over(self) -> bool:
@@ -294,6 +300,8 @@ class MetaReplica:
                 self._defer(own[1], HOLD_NS)
 
     def role_changed(self, role: Role, term: int, leader: ReplicaId | None) -> None:
+        if self.is_serving and role is not Role.LEADER:
+            self._late_until = self._monotonic() + LATE_NS
         self.is_serving = role is Role.LEADER
         self.leader = leader
         if leader is None:

@@ -52,7 +52,7 @@ from penstock.server.replicated.hand_over import (
     progress_of,
     sending_late,
 )
-from penstock.server.replicated.request_tickets import PassedRequest
+from penstock.server.replicated.request_tickets import PassedRequest, SeenRequests
 from penstock.server.replicated.state_loading import LoadingPorts, Restoring, StateLoading
 from penstock.server.replicated.stream_catch_up import (
     CatchUpBudget,
@@ -125,6 +125,8 @@ class StreamGroup:
             stream before founded().
 
     failure: why it has stopped here; "" while it works.
+    applied_all: whether this replica had applied all that it proposed when it last ceased to lead: what got
+        no outcome then was never proposed.
     """
 
     def __init__(
@@ -158,6 +160,9 @@ class StreamGroup:
         self._previous: ReplicaId | None = None
         self._may_serve = False
         self._serve_at = 0  # when this entry is applied
+        self._late_until = self._new_until = 0
+        self.applied_all = False
+        self._seen = SeenRequests()
         self._leaving = LeavingConsumers(self._engine, assignment.name, self._keep_ack)
         self._is_on_disk = is_on_disk
 
@@ -323,6 +328,8 @@ class StreamGroup:
             self._part(replica)
         self._role, self._term = role, term
         self._may_serve, self._serve_at = False, 0
+        self._seen.clear()
+        self._new_until = self._ports.clock() + HOLD_NS + LATE_NS
         if role is Role.LEADER:
             self._prepare_serving()
         self._tell_role()
@@ -356,9 +363,11 @@ class StreamGroup:
         progress = progress_of(self._unproposed, sending_late(replica)) if self._unproposed else b""
         self._unproposed = None
         index, term = self._last_proposal
-        if index <= replica.applied_index:
+        self.applied_all = index <= replica.applied_index
+        if self.applied_all:
             index, term = replica.applied_index, replica.applied_term
         self._parting = HandedOver(0, index, term, progress)
+        self._late_until = self._ports.clock() + LATE_NS
         self._leaving.acks.begin(is_late=True)
         self._ports.call_later(LATE_NS, self._end_late_acks)
 
@@ -435,6 +444,26 @@ class StreamGroup:
             return False
         leads = self._port.role is Role.LEADER  # it may have ended, and this owner not be told yet
         return self._port.is_handing_over or not leads if self.is_serving else leads
+
+    @property
+    def takes_late_requests(self) -> bool:
+        """Whether this server led a moment ago, and knows the next leader: that one may have got a request
+        before it led, and this server after it had ended."""
+        if self.is_serving or self._ports.clock() >= self._late_until:
+            return False
+        return self.leader not in (None, self._ports.member)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether requests may be deferred or come twice: there was another leader a moment ago."""
+        return self._ports.clock() < self._new_until or self.defers_requests
+
+    def is_first(self, request: PassedRequest, *, is_late: bool) -> bool:
+        """Notes a request that this server is about to serve. False for one that came late from another
+        server (is_late), and was served here already."""
+        if self._ports.clock() >= self._new_until:
+            return True
+        return self._seen.is_new(request.subject, request.reply) or not is_late
 
     def defer(self, request: PassedRequest, left_ns: int = HOLD_NS) -> None:
         """Keeps a request until this server serves, or another one leads."""
