@@ -126,10 +126,10 @@ def gossip_stays_quiet_after_a_partition(patch: pytest.MonkeyPatch) -> None:
         original(self, dial)
 
     patch.setattr(Mesh, "_dial", dial_again)
-    newcomers_are_not_introduced(patch)  # which repairs it wherever these seeds meet it
+    recent_peers_are_not_introduced(patch)  # which repairs it wherever these seeds meet it
 
 
-def newcomers_are_not_introduced(patch: pytest.MonkeyPatch) -> None:
+def recent_peers_are_not_introduced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Mesh, "_introduce_late", lambda self, remote_id: None)
 
 
@@ -145,7 +145,7 @@ PLANTED: list[tuple[Plant, set[str]]] = [
     (duplicates_are_registered, {"twice", "group twice", "pool", "interest"}),
     (gossip_stays_quiet_after_a_partition, {"mesh"}),
     (the_last_link_leaves_its_peer, {"mesh"}),
-    (newcomers_are_not_introduced, {"mesh"}),
+    (recent_peers_are_not_introduced, {"mesh"}),
 ]
 
 

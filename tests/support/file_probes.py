@@ -289,7 +289,7 @@ WEBSOCKETS: dict[str, Callable[[int], bytes]] = {
     "a length of 2^63": lambda size: b"\x82\xff" + b"\xff" * 8 + b"x" * size,
     "reserved opcode": lambda size: ws_frame(b"", 7) + b"x" * size,
     "bad deflate": lambda size: ws_frame(b"\xff" * size, rsv1=True),
-    "farewells": lambda size: ws_frame(b"\x03\xe8", 8) * (size // 8),
+    "close frames": lambda size: ws_frame(b"\x03\xe8", 8) * (size // 8),
 }
 
 

@@ -71,7 +71,7 @@ class Peer:
                 size = int.from_bytes(self.exactly(2), "big")
             body = self.exactly(size)
             if first & 0x0F == 8:
-                raise ConnectionError("a farewell")
+                raise ConnectionError("a close frame")
             self.compressed.append(bool(first & 0x40))
             self.text += zlib.decompressobj(-15).decompress(body + b"\0\0\xff\xff") if first & 0x40 else body
         found, self.text = self.text.split(b"\r\n", 1)

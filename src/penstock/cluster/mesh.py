@@ -86,9 +86,8 @@ class Mesh:
         self._pools: dict[str, list[RouteLink | None]] = {}
         self._dedicated: dict[str, dict[str, RouteLink]] = {name: {} for name in settings.pinned_accounts}
         self._links: dict[RouteLink, None] = {}  # all, registered or not
-        self._newcomers: dict[
-            str, None
-        ] = {}  # peers of the last INTRODUCE_AFTER_S; in order, for simulated runs
+        # ids of peers that joined in the last INTRODUCE_AFTER_S; in order, for simulated runs
+        self._recent_peers: dict[str, None] = {}
         self._is_closing = False
         self.rules = ports.rules()
         self.interest = ClusterInterest(
@@ -457,7 +456,7 @@ class Mesh:
         if len(self._pools) > 1:
             self._forward(link, info)
         self._ports.peer_changed(info.server_id, is_here=True)
-        self._newcomers[info.server_id] = None
+        self._recent_peers[info.server_id] = None
         self._ports.call_later(INTRODUCE_AFTER_S, lambda: self._introduce_late(info.server_id))
         if link.did_solicit and not link.is_poolless:
             self._ports.call_later(DEDICATED_AFTER_S, lambda: self._dial_dedicated(info.server_id))
@@ -472,11 +471,11 @@ class Mesh:
         When two servers join through different members, each may be forwarded before its forwarder knows the
         other, so neither learns of the other. (The official server does not do this, and they stay apart.)
         """
-        self._newcomers.pop(remote_id, None)
+        self._recent_peers.pop(remote_id, None)
         link = self._first(remote_id)
         if self._is_closing or link is None:
             return
-        for other_id in self._newcomers:
+        for other_id in self._recent_peers:
             other = self._first(other_id)
             if other is not None and other.remote is not None:
                 link.send(msgspec.structs.replace(other.remote, nonce="", gossip_mode=GOSSIP_DEFAULT).line())

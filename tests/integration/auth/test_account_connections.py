@@ -30,7 +30,7 @@ system_account: SYS
 """
 
 
-class Place:
+class LimitedAccount:
     """A server whose account L takes two connections, until it is reloaded."""
 
     def __init__(self, server: Served, directory: Path) -> None:
@@ -65,9 +65,9 @@ class Place:
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedAccount]:
     with served(request.param, tmp_path, conf(2)) as server:
-        yield Place(server, tmp_path)
+        yield LimitedAccount(server, tmp_path)
 
 
 def said(client: RawNats, user: str = "") -> list[str]:
@@ -84,7 +84,7 @@ def said(client: RawNats, user: str = "") -> list[str]:
     return found
 
 
-def test_a_login_beyond_the_limit_is_refused_until_a_client_leaves(place: Place) -> None:
+def test_a_login_beyond_the_limit_is_refused_until_a_client_leaves(place: LimitedAccount) -> None:
     first, second = place.login("l"), place.login("m")
     assert place.is_full()
     place.leave(first)
@@ -93,14 +93,14 @@ def test_a_login_beyond_the_limit_is_refused_until_a_client_leaves(place: Place)
     assert said(second) == said(third) == []
 
 
-def test_who_is_in_a_full_account_may_log_in_again(place: Place) -> None:
+def test_who_is_in_a_full_account_may_log_in_again(place: LimitedAccount) -> None:
     first, second = place.login("l"), place.login("l")
     assert said(first, "l") == said(first, "m") == []
     assert place.is_full()
     assert said(second) == []
 
 
-def test_who_changes_accounts_is_counted_where_it_is(place: Place) -> None:
+def test_who_changes_accounts_is_counted_where_it_is(place: LimitedAccount) -> None:
     first, second, other = place.login("l"), place.login("l"), place.login("b")
     assert said(other, "l") == [EXCEEDED, "closed"]
     assert said(first, "b") == []
@@ -111,7 +111,7 @@ def test_who_changes_accounts_is_counted_where_it_is(place: Place) -> None:
     assert said(first) == said(second) == []
 
 
-def test_a_reload_closes_what_is_above_the_limit(place: Place) -> None:
+def test_a_reload_closes_what_is_above_the_limit(place: LimitedAccount) -> None:
     clients = [place.login("l"), place.login("m")]
     place.reload(1)
     answers = [said(client) for client in clients]

@@ -60,7 +60,7 @@ def hashing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hashing]:
         found.go_on.release()  # no thread is left behind
 
 
-class Newcomer:
+class LoginAttempt:
     """A client that sends CONNECT and more at once."""
 
     def __init__(self, port: int, password: str, more: bytes = b"", user: str = "slow") -> None:
@@ -98,10 +98,10 @@ def test_others_are_served_while_a_hash_is_computed(nats_server_factory: Factory
     other = login(server.port, "quick")
     other.subscribe("a", 1)
     other.flush()
-    new_session = Newcomer(server.port, "right", b"PING\r\nPUB a 1\r\n1\r\nPUB a 1\r\n2\r\n")
+    new_session = LoginAttempt(server.port, "right", b"PING\r\nPUB a 1\r\n1\r\nPUB a 1\r\n2\r\n")
     hashing.await_begun()
     other.publish("b")
-    other.flush()  # a PONG came, and nothing of the newcomer's
+    other.flush()  # a PONG came, and nothing of the new session's
     assert not other.control
     login(server.port, "quick").close()  # others even log in
     new_session.sock.sendall(b"PUB a 1\r\n3\r\nPING\r\n")
@@ -120,7 +120,7 @@ def test_a_wrong_password_is_refused_and_a_right_one_is_remembered(
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
     for _ in range(3):
         hashing.go_on.release()
-    wrong = Newcomer(server.port, "wrong", b"PING\r\n")
+    wrong = LoginAttempt(server.port, "wrong", b"PING\r\n")
     assert [wrong.line(), wrong.line()] == ["-ERR 'Authorization Violation'", ""]
     for _ in range(2):
         client = RawNats(server.port, user="slow", **{"pass": "right"})
@@ -135,7 +135,7 @@ def test_a_wrong_password_is_refused_and_a_right_one_is_remembered(
 def test_waiting_for_a_hash_is_no_time_to_log_in(nats_server_factory: Factory, hashing: Hashing) -> None:
     """The client has done its part; who makes it wait are others."""
     server = nats_server_factory(users=USERS, auth_timeout_ns=50_000_000)
-    new_session = Newcomer(server.port, "right", b"PING\r\n")
+    new_session = LoginAttempt(server.port, "right", b"PING\r\n")
     hashing.await_begun()
     with Wire(server.port) as silent:  # it came later, and its time is over
         assert silent.rest() == b"-ERR 'Authentication Timeout'\r\n"
@@ -149,7 +149,7 @@ def test_a_login_does_not_wait_for_its_hash_for_ever(
 ) -> None:
     monkeypatch.setattr(client_login, "HASH_WAIT_S", 0.05)
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
-    new_session = Newcomer(server.port, "right", b"PING\r\n")
+    new_session = LoginAttempt(server.port, "right", b"PING\r\n")
     hashing.await_begun()
     assert [new_session.line(), new_session.line()] == ["-ERR 'Authentication Timeout'", ""]
     hashing.go_on.release()
@@ -159,12 +159,12 @@ def test_a_login_does_not_wait_for_its_hash_for_ever(
 
 def test_who_hung_up_while_waiting_costs_no_hash(nats_server_factory: Factory, hashing: Hashing) -> None:
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
-    first = [Newcomer(server.port, "wrong") for _ in range(passwords.THREADS)]
+    first = [LoginAttempt(server.port, "wrong") for _ in range(passwords.THREADS)]
     for _ in first:
         hashing.await_begun()
     for _ in range(5):
-        Newcomer(server.port, "wrong").close()
-    last = Newcomer(server.port, "right", b"PING\r\n")
+        LoginAttempt(server.port, "wrong").close()
+    last = LoginAttempt(server.port, "right", b"PING\r\n")
     login(server.port, "quick").close()  # all of them have been read
     for _ in range(passwords.THREADS + 1):
         hashing.go_on.release()
@@ -178,9 +178,9 @@ def test_wrong_logins_for_one_user_delay_those_of_another_by_one_turn(
     nats_server_factory: Factory, hashing: Hashing
 ) -> None:
     server = nats_server_factory(users=(*USERS, User(name="other", password=SLOW)), auth_timeout_ns=10**11)
-    wrong = [Newcomer(server.port, "wrong") for _ in range(passwords.THREADS + 20)]
+    wrong = [LoginAttempt(server.port, "wrong") for _ in range(passwords.THREADS + 20)]
     login(server.port, "quick").close()  # all of them have been read
-    right = Newcomer(server.port, "right", b"PING\r\n", user="other")
+    right = LoginAttempt(server.port, "right", b"PING\r\n", user="other")
     login(server.port, "quick").close()
     for _ in range(passwords.THREADS + 2):
         hashing.go_on.release()
@@ -198,7 +198,7 @@ def test_a_hash_that_can_not_be_computed_ends_its_connection_alone(
     monkeypatch.setattr(passwords, "matches_bcrypt", fail)
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
     for _ in range(passwords.THREADS + 1):
-        new_session = Newcomer(server.port, "right", b"PING\r\n")
+        new_session = LoginAttempt(server.port, "right", b"PING\r\n")
         assert new_session.line().startswith("-ERR 'Internal Error, fault ")
         new_session.close()
     login(server.port, "quick").close()
@@ -293,8 +293,8 @@ def test_a_right_login_behind_many_wrong_ones_does_not_run_out_of_time(kind: str
     hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(10)).decode()
     conf = f"authorization {{ timeout: 0.3, users: [ {{ user: slow, password: {json.dumps(hashed)} }} ] }}"
     with running_conf(kind, conf, tmp_path) as port:
-        wrong = [Newcomer(port, "wrong") for _ in range(20)]
-        right = Newcomer(port, "right", b"PING\r\n")
+        wrong = [LoginAttempt(port, "wrong") for _ in range(20)]
+        right = LoginAttempt(port, "right", b"PING\r\n")
         assert right.answer() == "PONG"
         assert {new_session.answer() for new_session in wrong} == {"-ERR 'Authorization Violation'"}
         for new_session in (*wrong, right):
@@ -305,7 +305,7 @@ def test_users_that_a_reload_takes_away_do_not_get_in_by_a_hash_begun_before(
     nats_server_factory: Factory, hashing: Hashing
 ) -> None:
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
-    new_session = Newcomer(server.port, "right", b"PING\r\n")
+    new_session = LoginAttempt(server.port, "right", b"PING\r\n")
     hashing.await_begun()
     reload_users(server, USERS[1:])
     hashing.go_on.release()
@@ -318,7 +318,7 @@ def test_a_reload_computes_changed_hashes_beside_the_loop(
 ) -> None:
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
     hashing.go_on.release()
-    stays, goes = Newcomer(server.port, "right", b"PING\r\n"), login(server.port, "quick")
+    stays, goes = LoginAttempt(server.port, "right", b"PING\r\n"), login(server.port, "quick")
     assert stays.line() == "PONG"
     hashing.await_begun()
     reload_users(server, (User(name="slow", password="$2a$other"), User(name="quick", password="$2a$new")))
@@ -335,7 +335,7 @@ def test_a_reload_computes_changed_hashes_beside_the_loop(
 def test_a_second_login_waits_as_well(nats_server_factory: Factory, hashing: Hashing) -> None:
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
     hashing.go_on.release()
-    client = Newcomer(server.port, "right", b"PING\r\n")
+    client = LoginAttempt(server.port, "right", b"PING\r\n")
     assert client.line() == "PONG"
     hashing.await_begun()
     client.connect("wrong", b"PING\r\n")
@@ -350,11 +350,11 @@ def test_a_second_login_waits_as_well(nats_server_factory: Factory, hashing: Has
 
 def test_a_server_stops_without_waiting_for_a_hash(nats_server_factory: Factory, hashing: Hashing) -> None:
     server = nats_server_factory(users=USERS, auth_timeout_ns=10**11)
-    newcomers = [Newcomer(server.port, "right") for _ in range(passwords.THREADS + 2)]
+    new_sessions = [LoginAttempt(server.port, "right") for _ in range(passwords.THREADS + 2)]
     hashing.await_begun()
     server.stop()
     assert len(hashing.threads) <= passwords.THREADS
-    for new_session in newcomers:
+    for new_session in new_sessions:
         new_session.close()
 
 

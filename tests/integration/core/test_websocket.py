@@ -190,7 +190,7 @@ async def test_info_is_of_this_listener(server: Server) -> None:
     assert "tls_required" not in info
 
 
-async def test_a_farewell_is_answered(server: Server) -> None:
+async def test_a_close_frame_is_answered(server: Server) -> None:
     peer = await opened(server)
     await peer.until(b"\r\n")
     peer.writer.write(frame(CLOSE, struct.pack(">H", 1000)))

@@ -36,7 +36,7 @@ def stream(to: str) -> str:
     return f"{{ stream: {{ account: E, subject: news }}, to: {to} }}"
 
 
-class Place:
+class ReloadedServer:
     """A server that is reloaded, and a client of each account that stays connected all the time."""
 
     def __init__(self, server: Served, directory: Path) -> None:
@@ -68,12 +68,12 @@ class Place:
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReloadedServer]:
     with served(request.param, tmp_path, conf("", "")) as server:
-        yield Place(server, tmp_path)
+        yield ReloadedServer(server, tmp_path)
 
 
-def test_services_are_added_renamed_and_removed(place: Place) -> None:
+def test_services_are_added_renamed_and_removed(place: ReloadedServer) -> None:
     assert not place.asked("one")
     place.reload(SERVICE, service("one"))
     assert place.asked("one")
@@ -88,7 +88,7 @@ def test_services_are_added_renamed_and_removed(place: Place) -> None:
     assert place.asked("one")
 
 
-def test_streams_are_added_renamed_and_removed(place: Place) -> None:
+def test_streams_are_added_renamed_and_removed(place: ReloadedServer) -> None:
     assert place.heard() == []
     place.reload(STREAM, stream("one"))
     assert place.heard() == ["one"]

@@ -11,7 +11,7 @@ from penstock.server.replicated.peer_watch import PeerWatch
 SECOND = 1_000_000_000
 
 
-class Place:
+class WatchingServer:
     """A server in an account that all share."""
 
     def __init__(self, account: Account, name: str) -> None:
@@ -28,7 +28,7 @@ class Place:
 
 def test_a_server_is_present_while_it_is_linked() -> None:
     account = Account("$SYS")
-    a, b = Place(account, "a"), Place(account, "b")
+    a, b = WatchingServer(account, "a"), WatchingServer(account, "b")
     a.watch.tick()
     assert b.watch.others == []
     b.linked.add("a.1")
@@ -38,7 +38,7 @@ def test_a_server_is_present_while_it_is_linked() -> None:
 
 
 def test_what_a_server_says_is_repeated_when_it_changes_and_from_time_to_time() -> None:
-    a = Place(Account("$SYS"), "a")
+    a = WatchingServer(Account("$SYS"), "a")
     a.watch.tick()
     for _ in range(8):
         a.now += SECOND // 2
@@ -55,9 +55,9 @@ def test_what_a_server_says_is_repeated_when_it_changes_and_from_time_to_time() 
 
 def test_a_server_that_is_new_is_answered_at_once() -> None:
     account = Account("$SYS")
-    a = Place(account, "a")
+    a = WatchingServer(account, "a")
     a.watch.tick()
-    b = Place(account, "b")
+    b = WatchingServer(account, "b")
     b.watch.tick()
     a.now += SECOND // 5
     a.watch.tick()
@@ -66,7 +66,7 @@ def test_a_server_that_is_new_is_answered_at_once() -> None:
 
 def test_bytes_that_are_no_presence_are_ignored() -> None:
     account = Account("$SYS")
-    a = Place(account, "a")
+    a = WatchingServer(account, "a")
     for payload in (b"", b"{}", b"\xff", b'{"name": 1}', b"[1]"):
         account.publish(b"$SYS.PENSTOCK.PEER.X", payload)
     a.linked.add("x.1")
