@@ -85,7 +85,7 @@ class Fuzzer:
         host = self.host
 
         async def connected() -> None:
-            server = host.server.gateways
+            server = host.server.links.gateways
             assert server is not None
             remote = None
             if kind in (OUTBOUND, OPTIMISTIC):

@@ -107,7 +107,7 @@ class Fuzzer:
         host = self.hosts[bool(compresses)]
 
         async def connected() -> None:
-            leafs = host.server.leafs
+            leafs = host.server.links.leafs
             assert leafs is not None
             remote = leafs.nodes.remotes[0] if kind in OF_HUBS else None
             peer = Peer(host.server, outer=leafs._new_session(remote).connection)

@@ -83,7 +83,7 @@ class Fuzzer:
         host = self.hosts[kind == COMPRESSED]
 
         async def connected() -> None:
-            routes = host.server.routes
+            routes = host.server.links.routes
             assert routes is not None
             peer = Peer(host.server, outer=routes._connection(None))
             await talk_as_server(host, peer, self._stream(kind, body), cut * 16 or READ_BYTES)

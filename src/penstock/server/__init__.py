@@ -1,7 +1,7 @@
 """The server: wires the packages below it and runs them.
 
 - `server`, `session`, `tick`: the server object, one client session, and the end-of-tick order.
-- `client_subscriptions`, `keep_alive`: SUB and UNSUB, and the pings, of a session.
+- `client_subscriptions`, `keep_alive`: SUB and UNSUB, and the pings, of a session. `client_info`: its INFO.
 - `server_context`, `session_registry`: what parts take instead of the server object.
 - `jetstream_service`, `engines`, `disk_executor`: JetStream of all accounts and its background disk work.
 - `config`: options, the nats.conf parser and the directives. `reload`: applying a changed
@@ -9,7 +9,7 @@
 - `auth`: authentication by users, tokens, keys, certificates, operators and auth callout; permissions.
 - `accounts`: account registry, imported services.
 - `monitoring`: HTTP pages, metrics, the system account, message traces. `logging`: log lines and outputs.
-- `links`: connections to other servers.
+- `links`: connections to other servers, all of them in `links/server_links`.
 - `local_clients`: connections of clients in the server's process, such as those of the web page.
 - `client_tls`, `websocket_listener`, `proxy_connections`, `lame_duck`, `ports_file`: listeners and life
   cycle.

@@ -178,8 +178,8 @@ def _authorization(server: Server) -> None:
     server.logins.renew()
     for session in tuple(server.sessions.values()):
         session.authenticate_again()
-    if server.leafs is not None:
-        server.leafs.renew_logins()
+    if server.links.leafs is not None:
+        server.links.leafs.renew_logins()
     server.accounts.close_excess()
     if server.jetstream is not None:
         server.jetstream.renew()
@@ -216,20 +216,20 @@ def _jetstream(server: Server) -> None:
 
 
 def _routes(server: Server) -> None:
-    if server.routes is not None:
-        server.routes.renew()
+    if server.links.routes is not None:
+        server.links.routes.renew()
 
 
 def _leafnodes(server: Server) -> None:
-    if server.leafs is not None:
+    if server.links.leafs is not None:
         server.logins.renew()
-        server.leafs.renew()
-        server.leafs.renew_logins()
+        server.links.leafs.renew()
+        server.links.leafs.renew_logins()
 
 
 def _gateway(server: Server) -> None:
-    if server.gateways is not None:
-        server.gateways.renew()
+    if server.links.gateways is not None:
+        server.links.gateways.renew()
 
 
 def _tokens(server: Server) -> None:
@@ -297,21 +297,21 @@ def _websocket(server: Server, fresh: ServerOptions) -> Prepared:
 
 
 def _cluster(server: Server, fresh: ServerOptions) -> Prepared:
-    if server.routes is None or fresh.cluster is None:
+    if server.links.routes is None or fresh.cluster is None:
         return _nothing, _nothing
-    return server.routes.prepared_tls(fresh), _nothing
+    return server.links.routes.prepared_tls(fresh), _nothing
 
 
 def _leafs(server: Server, fresh: ServerOptions) -> Prepared:
-    if server.leafs is None or fresh.leafnodes is None:
+    if server.links.leafs is None or fresh.leafnodes is None:
         return _nothing, _nothing
-    return server.leafs.prepared_tls(fresh), _nothing
+    return server.links.leafs.prepared_tls(fresh), _nothing
 
 
 def _gateways(server: Server, fresh: ServerOptions) -> Prepared:
-    if server.gateways is None or fresh.gateway is None:
+    if server.links.gateways is None or fresh.gateway is None:
         return _nothing, _nothing
-    return server.gateways.prepared_tls(fresh), _nothing
+    return server.links.gateways.prepared_tls(fresh), _nothing
 
 
 def _pid_file(server: Server, fresh: ServerOptions) -> Prepared:

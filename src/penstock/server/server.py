@@ -19,8 +19,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
 from penstock.errors import ConfigError, ServerError
 from penstock.net import sockets
 from penstock.net.backlog import BacklogWatch, Bounds
@@ -30,15 +28,15 @@ from penstock.net.server_connection import ServerConnection
 from penstock.server import lame_duck, ports_file
 from penstock.server.accounts.account_registry import AccountRegistry
 from penstock.server.auth.logins import Logins
-from penstock.server.config.option_checks import host_and_port
+from penstock.server.client_info import ClientInfo, host_port
 from penstock.server.config.server_options import (
     JetStreamOptions,
     ServerOptions,
 )
+from penstock.server.links.server_links import ServerLinks
 from penstock.server.logging import logs
 from penstock.server.monitoring.system_service import SystemService
 from penstock.server.server_context import ServerContext
-from penstock.server.server_identity import API_LEVEL, PROTOCOL, RUNTIME, VERSION
 from penstock.server.session import Session, SessionPorts
 from penstock.server.session_registry import SessionRegistry
 from penstock.server.tick import Tick
@@ -47,18 +45,12 @@ if TYPE_CHECKING:
     import socket
     from typing import Unpack
 
-    from penstock.cluster.interests import AccountInterests
-    from penstock.kernels.wire.gateway_links import GatewayReplies
     from penstock.net.proxy_layer import ProxyLayer
     from penstock.net.tls import TlsLayer
     from penstock.server.client_tls import Encryption
     from penstock.server.config.server_settings import ServerSettings
     from penstock.server.jetstream_service import JetStreamService
-    from penstock.server.links.gateway_server import GatewayServer
-    from penstock.server.links.leaf_session import LeafSession
-    from penstock.server.links.leafs import Leafs
-    from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
-    from penstock.server.links.routes import Routes
+    from penstock.server.links.replication_service import ReplicationSetup
     from penstock.server.monitoring.monitor import Monitor
     from penstock.server.websocket_listener import Websockets
 
@@ -109,13 +101,14 @@ class Server:
         self.accounts = AccountRegistry(self.context, self.sessions)
         self.logins = Logins(self.context, self.accounts)
         self.system = SystemService(self)
+        self.info = ClientInfo(self)
         self._session_ports = SessionPorts(
             self.context,
             self.sessions,
             self.accounts,
             self.logins,
             self.system,
-            self.info_line,
+            self.info.line,
             lambda: self.jetstream,
         )
         self.started_ns = 0
@@ -123,11 +116,16 @@ class Server:
         self.monitor: Monitor | None = None
         self.encryption: Encryption | None = None
         self.websockets: Websockets | None = None
-        self.routes: Routes | None = None
-        self.leafs: Leafs | None = None
-        self.replication: ReplicationService | None = None
-        self._replication_setup = replication
-        self.gateways: GatewayServer | None = None
+        self.links = ServerLinks(
+            self.context,
+            self.accounts,
+            self.logins,
+            self.system,
+            lambda: self.jetstream,
+            self.info,
+            self._on_urls_changed,
+            replication,
+        )
         self.reload_from: Callable[[], Awaitable[None]] | None = None  # may raise ConfigError
         self.reloading = asyncio.Lock()
         self.failed = False  # stopped, because the stored data is unreliable
@@ -136,11 +134,9 @@ class Server:
         self._listening = listening
         self._watch: BacklogWatch | None = None
         self._tick: Tick | None = None
-        self._info: dict[str, Any] = {}
         self._stopped = asyncio.Event()
         self._stopping = False
         self._leaving = False
-        self._advertises = False  # other servers have or had URLs for clients
         self._failure_stop: asyncio.Task[None] | None = None
 
     # -- life cycle
@@ -170,7 +166,7 @@ class Server:
             self._open_accounts()
             await self._open_websockets()
             await self._listen()
-            await self._open_links(self._tick)
+            await self.links.open(self._tick)
             ports_file.write_pid(options.pid_file)
             self.write_ports(options.ports_file_dir)
         except BaseException:
@@ -198,23 +194,17 @@ class Server:
             self.websockets.close()
         if self._tick is not None and self._listener is not None:
             self.context.log.info("Initiating Shutdown...")
-        if self.replication is not None:
-            await self.replication.hand_over()
+        await self.links.hand_over()
         if self.jetstream is not None:
             self.jetstream.end_pulls()
+        self.links.shutting_down()
         self.system.shutting_down()
         self.process_input(self.sessions.values())
         for session in tuple(self.sessions.values()):
             session.close(CloseReason.SERVER_SHUTDOWN)
         if self.sessions:
             await self._wait_for_sessions()
-        if self.leafs is not None:
-            await self.leafs.close()
-        self._close_replication()
-        if self.gateways is not None:
-            await self.gateways.close()
-        if self.routes is not None:
-            await self.routes.close()
+        await self.links.close()
         if self._tick is not None:
             self._tick.stop()
         if self.jetstream is not None:
@@ -228,12 +218,6 @@ class Server:
             self._watch.close()
         ports_file.remove(self.options.pid_file)
         ports_file.remove_ports(self.options.ports_file_dir)
-
-    def _close_replication(self) -> None:
-        if self.jetstream is not None and self.jetstream.cluster is not None:
-            self.jetstream.cluster.close()
-        if self.replication is not None:
-            self.replication.close()
 
     def process_input(self, sessions: Iterable[Session]) -> None:
         """Processes all input read from these clients before they are closed, so that acks of messages that
@@ -250,21 +234,14 @@ class Server:
         self._leaving = True
         self.context.log.info("Entering lame duck mode, stop accepting new clients")
         self.system.lame_duck()
-        if self.replication is not None:
-            await self.replication.hand_over()
+        await self.links.hand_over()
         if self._listener is not None:
             self._listener.close()
         if self.websockets is not None:
             self.websockets.close()
-        if self.leafs is not None:
-            self.leafs.lame_duck()
-        if self.gateways is not None:
-            self.gateways.lame_duck()
-        if self.routes is not None:
-            self.routes.lame_duck()
-            self._info = self._static_info(self._listener.port if self._listener is not None else 0)
-        self._info["ldm"] = True
-        await lame_duck.leave(self.context, self.sessions, self.info_line, self.process_input)
+        self.links.lame_duck()
+        self.info.lame_duck()
+        await lame_duck.leave(self.context, self.sessions, self.info.line, self.process_input)
         await self.stop()
 
     async def wait_stopped(self) -> None:
@@ -298,7 +275,7 @@ class Server:
     def url(self) -> str:
         """The client URL: `nats://host:port`, or `tls://host:port` where TLS is required."""
         scheme = "tls" if self.encryption is not None and self.encryption.required else "nats"
-        return f"{scheme}://{_host_port(self.host, self.port)}"
+        return f"{scheme}://{host_port(self.host, self.port)}"
 
     @property
     def stalled_clients(self) -> int:
@@ -320,39 +297,6 @@ class Server:
         """The server's name: that of the options, or the id."""
         return self.context.server_name
 
-    # -- for sessions
-
-    def info_line(self, session: Session, *, connect_info: bool = False, leaving: bool = False) -> bytes:
-        """INFO for one client. `connect_info`: add the account, after CONNECT. `leaving`: add `ldm`, so that
-        the client reconnects elsewhere."""
-        host, _ = session.connection.peer
-        info = self._info
-        if self.websockets is not None and session.connection.kind == "websocket":
-            info = self.websockets.info(info)
-            if self.routes is not None and (others := self.routes.mesh.client_urls("websocket")):
-                own = [] if self._leaving else self.own_urls("websocket")
-                info = info | {"connect_urls": [*own, *others]}
-            else:
-                info.pop("connect_urls", None)
-        info = {**info, "client_id": session.cid}
-        if session.is_peer_known:
-            info["client_ip"] = host
-        if session.is_local:
-            from penstock.server.local_clients import local_info  # few servers have a web page
-
-            info = local_info(info)
-        if leaving:
-            info["ldm"] = True
-        if session.nonce and session.identity is None:
-            info["nonce"] = session.nonce
-        if connect_info and session.identity is not None:
-            account = session.identity.account
-            info |= {"connect_info": True, "remote_account": account}
-            info["max_payload"] = session.max_payload
-            if account == self.options.system_account:
-                info["acc_is_sys"] = True
-        return b"INFO " + msgspec.json.encode(info) + b" \r\n"
-
     # -- for a reload
 
     def prepared_encryption(self, options: ServerOptions) -> Callable[[], None]:
@@ -373,15 +317,11 @@ class Server:
     def renew_info(self, *, notify: bool) -> None:
         """Rebuilds INFO from the current options. `notify`: send it to clients that accept INFO at any
         time."""
-        assert self._listener is not None
-        leaving = self._info.get("ldm", False)
-        self._info = self._static_info(self._listener.port)
-        if leaving:
-            self._info["ldm"] = True
+        self.info.rebuild()
         if notify:
             for session in tuple(self.sessions.values()):
                 if session.takes_info:
-                    session.send(self.info_line(session))
+                    session.send(self.info.line(session))
 
     async def reload(self) -> str:
         """Reads and applies the configuration: see `reload`. Returns "" or why it was refused."""
@@ -407,16 +347,16 @@ class Server:
             urls["monitoring"] = [self.monitor.url]
         if self.websockets is not None:
             urls["websocket"] = [self.websockets.url]
-        if self.routes is not None and self.options.cluster is not None:
-            urls["cluster"] = [
-                f"nats://{_host_port(connectable(self.options.cluster.host), self.routes.port)}"
-            ]
-        if self.leafs is not None and self.leafs.port and self.options.leafnodes is not None:
-            host = connectable(self.options.leafnodes.host)
-            urls["leafnodes"] = [f"nats://{_host_port(host, self.leafs.port)}"]
-        if self.gateways is not None and self.options.gateway is not None:
-            host = connectable(self.options.gateway.host)
-            urls["gateway"] = [f"nats://{_host_port(host, self.gateways.port)}"]
+        options, links = self.options, self.links
+        if links.routes is not None and options.cluster is not None:
+            host = connectable(options.cluster.host)
+            urls["cluster"] = [f"nats://{host_port(host, links.routes.port)}"]
+        if links.leafs is not None and links.leafs.port and options.leafnodes is not None:
+            host = connectable(options.leafnodes.host)
+            urls["leafnodes"] = [f"nats://{host_port(host, links.leafs.port)}"]
+        if links.gateways is not None and options.gateway is not None:
+            host = connectable(options.gateway.host)
+            urls["gateway"] = [f"nats://{host_port(host, links.gateways.port)}"]
         ports_file.write_ports(directory, urls)
 
     # -- internal
@@ -470,187 +410,18 @@ class Server:
 
     async def _listen(self) -> None:
         options = self.options
-        self._info = self._static_info(options.port)  # needed by the first client; the port follows
+        self.info.rebuild(options.port)  # needed by the first client; the port follows
         listener = Listener(self._accept)
         listening = self._listening or sockets.listen_for_clients(options.host, options.port)
         await listener.open(options.host, options.port, sockets=listening)
         self._listener = listener
-        self._info = self._static_info(listener.port)
-        self.context.log.info(
-            f"Listening for client connections on {_host_port(options.host, listener.port)}"
-        )
+        self.info.rebuild(listener.port)
+        self.context.log.info(f"Listening for client connections on {host_port(options.host, listener.port)}")
         if options.proxy_protocol:
             self.context.log.info("PROXY protocol enabled for client connections")
         if self.encryption is not None:
             need = "required" if self.encryption.required else "available"
             self.context.log.info(f"TLS {need} for client connections")
-
-    def _static_info(self, port: int) -> dict[str, Any]:
-        options = self.options
-        info: dict[str, Any] = {
-            "server_id": self.server_id,
-            "server_name": self.server_name,
-            "version": VERSION,
-            "proto": PROTOCOL,
-            "go": RUNTIME,
-            "host": options.host,
-            "port": port,
-            "headers": options.header_support,
-            "max_payload": options.max_payload,
-            "api_lvl": API_LEVEL,
-        }
-        if self.context.curve_key is not None:
-            info["xkey"] = self.context.curve_key.public
-        if self.logins.default.required:
-            info["auth_required"] = True
-        if self.encryption is not None:
-            info |= self.encryption.info()
-        if self.jetstream is not None:
-            info["jetstream"] = True
-            if options.jetstream is not None and options.jetstream.domain:
-                info["domain"] = options.jetstream.domain
-        if options.client_advertise:
-            host, advertised_port = host_and_port("client_advertise", options.client_advertise)
-            info |= {"host": host, "port": advertised_port or port}
-            info["connect_urls"] = [_host_port(host, advertised_port or port)]
-        if self.routes is not None:
-            info["cluster"] = self.routes.mesh.cluster_name
-        elif options.gateway is not None:
-            info["cluster"] = options.gateway.name
-        if self.routes is not None:
-            others = self.routes.mesh.client_urls()
-            self._advertises |= bool(others)
-            if self._advertises:
-                # The own URLs stay when the others are gone: without any, clients would keep the old list.
-                own = [] if self._leaving else self.own_urls("nats", port)
-                info["connect_urls"] = list(dict.fromkeys((*own, *others)))
-        return info
-
-    def own_urls(self, kind: str, port: int = 0) -> list[str]:
-        """This server's addresses for clients of a kind, "nats" or "websocket", as other servers advertise
-        them."""
-        from penstock.server.links.local_addresses import reachable  # only members of a cluster need it
-
-        options = self.options
-        if kind == "websocket":
-            return self.websockets.advertised(reachable) if self.websockets is not None else []
-        port = port or self.port
-        if options.client_advertise:
-            host, advertised = host_and_port("client_advertise", options.client_advertise)
-            return [_host_port(host, advertised or port)]
-        return [_host_port(host, port) for host in reachable(options.host)]
-
-    def _all_websocket_urls(self) -> list[str]:
-        """The WebSocket addresses of this server and of the other members of its cluster."""
-        others = self.routes.mesh.client_urls("websocket") if self.routes is not None else []
-        return [*self.own_urls("websocket"), *others]
-
-    def _on_urls_changed(self) -> None:
-        """The client URLs of other servers differ: clients that take INFO at any time get them."""
-        if self._listener is not None and not self._stopping:
-            self.renew_info(notify=True)
-            if self.leafs is not None:
-                self.leafs.nodes.urls_changed()
-
-    async def _open_links(self, tick: Tick) -> None:
-        """Connects to other servers: leaf nodes first, so that routes can tell their addresses."""
-        options = self.options
-        if options.cluster is None and options.leafnodes is None and options.gateway is None:
-            return
-        from penstock.cluster.interests import AccountInterests
-
-        counts_remote = options.leafnodes is not None or options.gateway is not None
-        interests = AccountInterests(self.accounts, counts_remote=counts_remote)
-        await self._open_gateways(tick, interests)  # before leaf nodes and routes, which tell its address
-        await self._open_leafs(tick, interests)
-        await self._open_routes(tick, interests)
-        if self.gateways is not None:
-            self.gateways.start()
-
-    async def _open_gateways(self, tick: Tick, interests: AccountInterests) -> None:
-        if self.options.gateway is None:
-            return
-        from penstock.server.links.gateway_server import GatewayServer
-
-        self.gateways = GatewayServer(
-            self.context,
-            self.accounts,
-            interests,
-            tick,
-            mesh=lambda: self.routes.mesh if self.routes is not None else None,
-            changed=self.system.gateways_changed,
-        )
-        await self.gateways.open()
-        assert self._listener is not None
-        self._info = self._static_info(self._listener.port)
-
-    def _routed_replies(self) -> GatewayReplies:
-        """Replies that gateways have routed; a server without gateways may have them from leaf nodes."""
-        from penstock.kernels.wire.gateway_links import GatewayReplies
-
-        return self.gateways.gateways.replies if self.gateways is not None else GatewayReplies()
-
-    async def _open_leafs(self, tick: Tick, interests: AccountInterests) -> None:
-        if self.options.leafnodes is None:
-            return
-        from penstock.server.links.leafs import Leafs
-
-        self.leafs = Leafs(
-            self.context,
-            self.accounts,
-            self.logins,
-            interests,
-            tick,
-            cluster_name=self._cluster_name,
-            other_urls=lambda: self.routes.leaf_urls() if self.routes is not None else [],
-            websocket_urls=self._all_websocket_urls,
-            changed=self._on_leaf_changed,
-            replies=self._routed_replies,
-        )
-        self.accounts.keep_linked(lambda name: self.leafs is not None and self.leafs.num_links(name) > 0)
-        await self.leafs.open()
-
-    def _cluster_name(self) -> str:
-        """The name of this server's cluster; "" = none."""
-        return self.routes.mesh.cluster_name if self.routes is not None else self.options.name_of_cluster
-
-    def _on_leaf_changed(self, session: LeafSession, is_here: bool) -> None:
-        """A leaf node link was registered, or is gone."""
-        if self._stopping:
-            return
-        self.system.leaf_changed(session, is_here)
-        if self.jetstream is not None and is_here and session.link.account is not None:
-            self.jetstream.resume_sourcing(session.link.account.name)
-
-    async def _open_routes(self, tick: Tick, interests: AccountInterests) -> None:
-        if self.options.cluster is None:
-            return
-        from penstock.server.links.routes import Routes
-
-        self.routes = Routes(
-            self.context,
-            self.accounts,
-            interests,
-            tick,
-            client_urls=self.own_urls,
-            leaf_urls=lambda: self.leafs.own_urls() if self.leafs is not None else [],
-            urls_changed=self._on_urls_changed,
-            peer_changed=self.system.peer_changed,
-            gateways=lambda: self.gateways,
-        )
-        self._open_replication(self.routes)
-        await self.routes.open()
-        assert self._listener is not None
-        self._info = self._static_info(self._listener.port)
-
-    def _open_replication(self, routes: Routes) -> None:
-        setup = self._replication_setup
-        if self.jetstream is not None and self.jetstream.cluster is not None:
-            setup = self.jetstream.cluster.setup(self.jetstream, routes.count_peers)
-        if setup is not None:
-            from penstock.server.links.replication_service import ReplicationService
-
-            self.replication = ReplicationService(self.context, routes, setup)
 
     def _open_jetstream(self, tick: Tick) -> None:
         options = self.options.jetstream
@@ -681,7 +452,7 @@ class Server:
 
         tls = options.tls if options.https_port else None
         self.monitor = Monitor(self, *address, tls)
-        where = _host_port(self.monitor.host, self.monitor.port)
+        where = host_port(self.monitor.host, self.monitor.port)
         self.context.log.info(f"Starting {self.monitor.scheme} monitor on {where}")
         if options.web is not None:
             self.context.log.info(f"Serving the web page on {self.monitor.web_url}")
@@ -690,15 +461,20 @@ class Server:
         if self.options.websocket is not None:
             from penstock.server.websocket_listener import Websockets
 
-            self._info = self._static_info(self.options.port)  # must be complete before the first client
+            self.info.rebuild(self.options.port)  # must be complete before the first client
             self.websockets = Websockets(
                 self.context,
                 self.logins,
                 self.options.websocket,
                 self._accept_websocket,
-                lambda: self.leafs.accepted_websocket() if self.leafs is not None else None,
+                lambda: self.links.leafs.accepted_websocket() if self.links.leafs is not None else None,
             )
             await self.websockets.open()
+
+    def _on_urls_changed(self) -> None:
+        """The client URLs of other servers differ: clients that take INFO at any time get them."""
+        if self._listener is not None and not self._stopping:
+            self.renew_info(notify=True)
 
     async def _wait_for_sessions(self) -> None:
         """Waits until every socket has written its buffer; cuts off receivers that do not read."""
@@ -728,10 +504,6 @@ def backlog_bounds(options: ServerOptions) -> Bounds:
 def connectable(host: str) -> str:
     """The address at which a client on this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
-def _host_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _jetstream_options(

@@ -176,7 +176,7 @@ async def test_a_reload_adds_and_removes_clusters(clusters: SuperCluster) -> Non
     second._to.clear()
     second.write(gateway="reject_unknown_cluster: true")
     await second.reload()
-    await until(lambda: not second.server.gateways.gateways.outbound)
+    await until(lambda: not second.server.links.gateways.gateways.outbound)
 
 
 # -- leaf nodes

@@ -132,7 +132,7 @@ async def test_mirrors_and_sources_survive_a_link_that_comes_and_goes(
 
     await until(lambda: has(50))
     broken = next(node for node in (hub, leaf) if node.kind == "penstock")
-    for session in broken.server.leafs.sessions:
+    for session in broken.server.links.leafs.sessions:
         session.connection.abort(CloseReason.READ_ERROR)
     for i in range(50, 100):
         await at_hub.jetstream().publish(f"o.{i}", b"%d" % i)

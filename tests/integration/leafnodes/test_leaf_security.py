@@ -339,7 +339,7 @@ async def test_a_peer_that_has_not_logged_in_makes_the_server_hold_little(
 ) -> None:
     """64 KiB of input and output, whatever it sends; nearly all of it ends the connection."""
     hub = await leafs.add("penstock", "hub")
-    links = hub.server.leafs
+    links = hub.server.links.leafs
     reader, writer = await asyncio.open_connection("127.0.0.1", hub.leaf_port)
     await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
     rest = b"y" * len(flood) if only_first else flood

@@ -53,8 +53,8 @@ async def test_clients_are_notified_and_closed_one_after_the_other() -> None:
     async with server:
         reported, old = await Client.to(server, protocol=1), await Client.to(server)
         await reported.reader.readuntil(b"\r\n")  # the INFO behind its first PONG
-        server._info["ldm"] = True
-        await lame_duck.leave(server.context, server.sessions, server.info_line, server.process_input, sleep)
+        server.info.lame_duck()
+        await lame_duck.leave(server.context, server.sessions, server.info.line, server.process_input, sleep)
         assert b'"ldm":true' in await reported.rest()
         assert await old.rest() == b""
     assert slept == [28.5, 0.75, 0.75]

@@ -1,5 +1,6 @@
 """Connections to other servers: sockets, TLS, timers and configuration of what `penstock.cluster` decides.
 
+- `server_links`: opens and closes all links of a server.
 - `routes`: the routes of a server: listener, dialling, reload.
 - `link_server`: the sockets of all links of one kind: listener, dials, timers, counters.
 - `link_session`: one connection to another server; `route_session` and `leaf_session` are those of routes and

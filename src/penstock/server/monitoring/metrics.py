@@ -148,12 +148,12 @@ def _totals(server: MonitoredServer, families: Families) -> None:
     add("stale_connections", totals.stale_connections)
     add("stalled_publishers", server.stalled_clients)
     add("connection_pending_limit_bytes", options.max_pending)
-    if server.routes is not None:
-        add("links", len(server.routes.mesh.links), "route")
-    if server.leafs is not None:
-        add("links", len(server.leafs.sessions), "leafnode")
-    if server.gateways is not None:
-        ways = server.gateways.gateways
+    if server.links.routes is not None:
+        add("links", len(server.links.routes.mesh.links), "route")
+    if server.links.leafs is not None:
+        add("links", len(server.links.leafs.sessions), "leafnode")
+    if server.links.gateways is not None:
+        ways = server.links.gateways.gateways
         add("links", len(ways.outbound) + len(ways.inbound), "gateway")
 
 

@@ -13,14 +13,12 @@ if TYPE_CHECKING:
 
     from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.auth.logins import Logins
+    from penstock.server.client_info import ClientInfo
     from penstock.server.client_tls import Encryption
     from penstock.server.jetstream_service import JetStreamService
-    from penstock.server.links.gateway_server import GatewayServer
-    from penstock.server.links.leafs import Leafs
-    from penstock.server.links.routes import Routes
+    from penstock.server.links.server_links import ServerLinks
     from penstock.server.monitoring.monitor import Monitor
     from penstock.server.server_context import ServerContext
-    from penstock.server.session import Session
     from penstock.server.session_registry import SessionRegistry
     from penstock.server.websocket_listener import Websockets
 
@@ -43,11 +41,9 @@ class MonitoredServer(Protocol):
     @property
     def websockets(self) -> Websockets | None: ...
     @property
-    def routes(self) -> Routes | None: ...
+    def info(self) -> ClientInfo: ...
     @property
-    def leafs(self) -> Leafs | None: ...
-    @property
-    def gateways(self) -> GatewayServer | None: ...
+    def links(self) -> ServerLinks: ...
     @property
     def encryption(self) -> Encryption | None: ...
     @property
@@ -71,6 +67,3 @@ class MonitoredServer(Protocol):
 
     async def reload(self) -> str:
         """Reads and applies the configuration. Returns "" or why it was refused."""
-
-    def info_line(self, session: Session, *, connect_info: bool = False, leaving: bool = False) -> bytes:
-        """INFO for one client."""

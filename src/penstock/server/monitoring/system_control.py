@@ -70,7 +70,7 @@ def lame_duck(server: MonitoredServer, payload: bytes) -> Page:
         raise MisuseError(
             "client does not support Lame Duck Mode or is not ready to receive the notification"
         )
-    session.send(server.info_line(session, leaving=True))
+    session.send(server.info.line(session, leaving=True))
     return {}
 
 

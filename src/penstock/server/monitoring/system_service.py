@@ -250,7 +250,7 @@ class SystemService:
 
     def _cluster(self) -> str:
         """Name of the cluster; "" = this server has no cluster."""
-        routes = self._server.routes
+        routes = self._server.links.routes
         gateway = self._context.options.gateway
         alone = gateway.name if gateway is not None else ""
         return routes.mesh.cluster_name if routes is not None else alone

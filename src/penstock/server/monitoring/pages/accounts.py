@@ -126,7 +126,7 @@ def num_connections(server: MonitoredServer, name: str) -> int:
 
 def num_leafs(server: MonitoredServer, name: str) -> int:
     """Leaf node links of an account."""
-    return server.leafs.num_links(name) if server.leafs is not None else 0
+    return server.links.leafs.num_links(name) if server.links.leafs is not None else 0
 
 
 def _by_kind(msgs: int, size: int) -> Page:

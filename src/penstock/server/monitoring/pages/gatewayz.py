@@ -26,7 +26,7 @@ NO_INTEREST_MAX = 1000
 def gatewayz(server: MonitoredServer, options: RemotesOptions) -> Page:
     """Connections to other clusters, by their names: the one that this server dialled, and theirs."""
     page = header(server)
-    gateways, settings = server.gateways, server.context.options.gateway
+    gateways, settings = server.links.gateways, server.context.options.gateway
     if gateways is None or settings is None:
         return page | {"outbound_gateways": {}, "inbound_gateways": {}}
     now = server.context.clock()

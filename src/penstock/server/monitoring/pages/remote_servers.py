@@ -38,7 +38,7 @@ class RemotesOptions(PageOptions, frozen=True, kw_only=True):
 
 def routez(server: MonitoredServer, options: RemotesOptions) -> Page:
     """Connections to the other servers of the cluster."""
-    context, routes = server.context, server.routes
+    context, routes = server.context, server.links.routes
     now = context.clock()
     sessions = routes.sessions if routes is not None else []
     page: Page = {
@@ -114,12 +114,13 @@ def _subscriptions_detail(session: RouteSession) -> list[Page]:
 
 def leafz(server: MonitoredServer, options: RemotesOptions) -> Page:
     """Leaf node links, accepted and dialled."""
-    sessions = server.leafs.sessions if server.leafs is not None else []
+    leafs = server.links.leafs
+    sessions = leafs.sessions if leafs is not None else []
     if options.account:
         sessions = [one for one in sessions if _account_of(one) == options.account]
     page = header(server) | {"leafnodes": len(sessions), "leafs": [_leaf(one, options) for one in sessions]}
-    if server.leafs is not None:
-        page["dropped_msgs"] = server.leafs.dropped_msgs + sum(one["dropped_msgs"] for one in page["leafs"])
+    if leafs is not None:
+        page["dropped_msgs"] = leafs.dropped_msgs + sum(one["dropped_msgs"] for one in page["leafs"])
     return page
 
 

@@ -54,7 +54,7 @@ def num_subscriptions(server: MonitoredServer) -> int:
 def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, int]) -> Page:
     """General state. `requests`: number of requests per page."""
     context, totals, sums = server.context, server.sessions.totals, traffic(server)
-    settings, now = context.options, context.clock()
+    settings, links, now = context.options, server.links, context.clock()
     host, port = host_and_port("client_advertise", settings.client_advertise)
     page: Page = {
         "server_id": context.server_id,
@@ -98,13 +98,13 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "cpu": cpu_percent(server),
         "connections": len(server.sessions),
         "total_connections": totals.connections,
-        "routes": len(server.routes.mesh.links) if server.routes is not None else 0,
-        "remotes": len(server.routes.mesh.peers) if server.routes is not None else 0,
-        "leafnodes": len(server.leafs.sessions) if server.leafs is not None else 0,
+        "routes": len(links.routes.mesh.links) if links.routes is not None else 0,
+        "remotes": len(links.routes.mesh.peers) if links.routes is not None else 0,
+        "leafnodes": len(links.leafs.sessions) if links.leafs is not None else 0,
         **_messages(sums, routed(server)),
         "slow_consumers": totals.slow_consumers
-        + (server.routes.slow_peers if server.routes is not None else 0)
-        + (server.gateways.slow_peers if server.gateways is not None else 0),
+        + (links.routes.slow_peers if links.routes is not None else 0)
+        + (links.gateways.slow_peers if links.gateways is not None else 0),
         "stale_connections": totals.stale_connections,
         "stalled_clients": server.stalled_clients,
         "subscriptions": num_subscriptions(server),
@@ -116,8 +116,8 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
         "proxies": _proxies(settings.trusted_proxies),
         "metadata": dict(settings.server_metadata) or None,
         "slow_consumer_stats": _by_kind(totals.slow_consumers)
-        | ({"routes": server.routes.slow_peers} if server.routes is not None else {})
-        | ({"gateways": server.gateways.slow_peers} if server.gateways is not None else {}),
+        | ({"routes": links.routes.slow_peers} if links.routes is not None else {})
+        | ({"gateways": links.gateways.slow_peers} if links.gateways is not None else {}),
         "stale_connection_stats": _by_kind(totals.stale_connections),
         # Disk access is not queued by a semaphore as in the official server.
         "disk_io_wait_stats": {"waiters": 0, "waits": 0, "wait_time": 0, "max_wait_time": 0},
@@ -127,19 +127,20 @@ def varz(server: MonitoredServer, options: VarzOptions, requests: Mapping[str, i
 
 def routed(server: MonitoredServer) -> TrafficCounters:
     """Traffic with other servers since the start."""
-    found = [part.traffic() for part in (server.routes, server.leafs, server.gateways) if part is not None]
+    links = server.links
+    found = [part.traffic() for part in (links.routes, links.leafs, links.gateways) if part is not None]
     return TrafficCounters(*(sum(parts) for parts in zip(TrafficCounters(0, 0, 0, 0), *found, strict=True)))
 
 
 def _connect_urls(server: MonitoredServer) -> list[str] | None:
     own = server.context.options.client_advertise
-    others = server.routes.mesh.client_urls() if server.routes is not None else []
+    others = server.links.routes.mesh.client_urls() if server.links.routes is not None else []
     return [*([own] if own else []), *others] or None
 
 
 def _cluster(server: MonitoredServer) -> Page:
     """Options and state of the cluster; {} for a server without one."""
-    options, routes = server.context.options.cluster, server.routes
+    options, routes = server.context.options.cluster, server.links.routes
     if options is None or routes is None:
         return {}
     page: Page = {
@@ -161,13 +162,13 @@ def _cluster(server: MonitoredServer) -> Page:
 def _gateway(server: MonitoredServer) -> Page:
     """Options of gateways, and the clusters that are known; {} without them."""
     options = server.context.options.gateway
-    if options is None or server.gateways is None:
+    if options is None or server.links.gateways is None:
         return {}
-    remotes = server.gateways.gateways.remotes.values()
+    remotes = server.links.gateways.gateways.remotes.values()
     page: Page = {
         "name": options.name,
         "host": options.host,
-        "port": server.gateways.port,
+        "port": server.links.gateways.port,
         "auth_timeout": options.auth_timeout_ns / _NS,
         "tls_timeout": options.tls.timeout_ns / _NS if options.tls is not None else 2,
         "tls_required": options.tls is not None or None,
@@ -186,11 +187,11 @@ def _gateway(server: MonitoredServer) -> Page:
 def _leafnodes(server: MonitoredServer) -> Page:
     """Options of leaf nodes; {} without them."""
     options = server.context.options.leafnodes
-    if options is None or server.leafs is None:
+    if options is None or server.links.leafs is None:
         return {}
     page: Page = {
         "host": options.host if options.port else None,
-        "port": server.leafs.port or None,
+        "port": server.links.leafs.port or None,
         "auth_timeout": options.auth_timeout_ns / _NS,
         "tls_timeout": options.tls.timeout_ns / _NS if options.tls is not None else 2,
         "tls_required": options.tls is not None or None,
@@ -256,11 +257,11 @@ def statsz(server: MonitoredServer) -> Page:
         "active_servers": 1,
         "gomaxprocs": 1,
     }
-    if server.routes is not None:
-        page["active_servers"] = 1 + len(server.routes.mesh.peers)
-        page["routes"] = [_route_stat(session) for session in server.routes.sessions]
-    if server.gateways is not None:
-        page["gateways"] = _gateway_stats(server.gateways)
+    if server.links.routes is not None:
+        page["active_servers"] = 1 + len(server.links.routes.mesh.peers)
+        page["routes"] = [_route_stat(session) for session in server.links.routes.sessions]
+    if server.links.gateways is not None:
+        page["gateways"] = _gateway_stats(server.links.gateways)
     if server.jetstream is not None:
         page["jetstream"] = jetstream_var(server)
     return page
