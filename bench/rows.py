@@ -40,6 +40,7 @@ class Row:
     scenario: Scenario
     figures: dict[str, list[float]] = field(default_factory=dict)
     cpu_s: dict[str, list[float]] = field(default_factory=dict)  # of the servers, per measurement
+    failure: str = ""  # why it ended early
 
     @property
     def rival(self) -> str:

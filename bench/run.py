@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -337,21 +338,34 @@ def process_scenarios() -> list[Scenario]:
     ]
 
 
-def measure(rows: list[Row], servers: list[ServerProcess], rounds: int, console: Console) -> None:
+def measure(
+    rows: list[Row], servers: list[ServerProcess], rounds: int, console: Console, done: Callable[[], None]
+) -> None:
+    """Measures row by row. `done` is called after each one, so that what was measured outlives a failure."""
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=len(rows) * rounds * len(servers))
-        for row in rows:
-            for turn in range(rounds):
-                # The first one alternates, so that a warm page cache or other load favours neither.
-                order = servers if turn % 2 == 0 else servers[::-1]
-                for server in map(row.scenario.instead, order):
-                    progress.update(task, description=f"{row.scenario.name}: {server.name}")
-                    process = server.process
-                    used_s = cpu_s(process.pid) if process is not None else 0.0
-                    row.figures.setdefault(server.name, []).append(row.scenario.measure(server))
-                    if process is not None and server.process is process:  # else it was restarted
-                        row.cpu_s.setdefault(server.name, []).append(cpu_s(process.pid) - used_s)
-                    progress.advance(task)
+        for count, row in enumerate(rows, 1):
+            try:
+                for turn in range(rounds):
+                    # The first one alternates, so that a warm page cache or other load favours neither.
+                    order = servers if turn % 2 == 0 else servers[::-1]
+                    for server in map(row.scenario.instead, order):
+                        progress.update(task, description=f"{row.scenario.name}: {server.name}")
+                        measure_once(row, server)
+            except load.LoadError as error:  # of this row: the others still tell something
+                row.failure = f"{server.name}: {error}"
+                console.print(f"{row.scenario.name}: ended early, {row.failure}")
+            progress.update(task, completed=count * rounds * len(servers))
+            done()
+
+
+def measure_once(row: Row, server: ServerProcess) -> None:
+    """Adds a figure of one server to the row. Raises LoadError."""
+    process = server.process
+    used_s = cpu_s(process.pid) if process is not None else 0.0
+    row.figures.setdefault(server.name, []).append(row.scenario.measure(server))
+    if process is not None and server.process is process:  # else it was restarted
+        row.cpu_s.setdefault(server.name, []).append(cpu_s(process.pid) - used_s)
 
 
 def format_figure(figure: float | None) -> str:
@@ -380,6 +394,34 @@ def table(rows: list[Row], rival_name: str) -> Table:
     return out
 
 
+def is_wanted(scenario: Scenario, only: str, without: str) -> bool:
+    name = scenario.name.lower()
+    return only in name and not (without and without in name)
+
+
+def results(rows: list[Row]) -> dict[str, object]:
+    """What the JSON file has about rows."""
+    return {
+        row.scenario.name: {
+            "unit": row.scenario.unit,
+            "figures": row.figures,
+            "ratio": row.ratio(),
+            "cpu_s": row.cpu_s,
+            "cpu_ratio": row.cpu_ratio(),
+            "goal": row.scenario.goal,
+            "most": row.scenario.most,
+            "failure": row.failure,
+        }
+        for row in rows
+        if row.figures
+    }
+
+
+def write_results(file: Path, result: dict[str, object]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=2) + "\n")
+
+
 def against_before(scenarios: list[Scenario]) -> list[Scenario]:
     """The rows to compare two checkouts with: those that measure a server, each with the same goal."""
     return [
@@ -404,6 +446,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds")
     parser.add_argument("--only", default="", help="rows whose name contains this, in any case: 'spark'")
+    parser.add_argument("--without", default="", help="not the rows whose name contains this")
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument(
         "--before", type=Path, help="a built checkout of penstock to compare with, instead of nats-server"
@@ -434,25 +477,40 @@ def main() -> None:
         else:
             wanted += client_and_link_scenarios(5 if options.quick else 1, both_clients, pairs)
         only = options.only.lower()
-        rows = [Row(s) for s in wanted if only in s.name.lower()]
+        without = options.without.lower()
+        rows = [Row(s) for s in wanted if is_wanted(s, only, without)]
         at_starts = process_scenarios()
         if options.before is not None:
             at_starts = against_before(at_starts)
-        process_rows = [Row(s) for s in at_starts if only in s.name.lower()]
+        process_rows = [Row(s) for s in at_starts if is_wanted(s, only, without)]
+
+        def write() -> None:
+            write_results(options.json, results(rows + process_rows))
+
         try:
             for server in servers if rows or process_rows else ():
                 server.start()
                 load.fill_stream(server.port, messages=FILL_MESSAGES)
-            measure(rows, servers, rounds, console)
+            measure(rows, servers, rounds, console, write)
             if process_rows:
                 for server in servers:
                     load.fill_stream(server.port, messages=RECOVERY_MESSAGES, name="RECOVER")
-                measure([r for r in process_rows if "recovery" in r.scenario.name], servers, rounds, console)
+                measure(
+                    [r for r in process_rows if "recovery" in r.scenario.name],
+                    servers,
+                    rounds,
+                    console,
+                    write,
+                )
                 for server in servers:
                     server.stop()
                     server.store_dir = server.store_dir.with_name(server.store_dir.name + "-empty")
                 measure(
-                    [r for r in process_rows if "recovery" not in r.scenario.name], servers, rounds, console
+                    [r for r in process_rows if "recovery" not in r.scenario.name],
+                    servers,
+                    rounds,
+                    console,
+                    write,
                 )
         finally:
             rivals.stop()
@@ -468,22 +526,10 @@ def main() -> None:
         console.print(
             f"the load generator sends {ceiling:,.0f} msg/s of a fast batch to a process that only acks"
         )
-    result: dict[str, object] = {
-        row.scenario.name: {
-            "unit": row.scenario.unit,
-            "figures": row.figures,
-            "ratio": row.ratio(),
-            "cpu_s": row.cpu_s,
-            "cpu_ratio": row.cpu_ratio(),
-            "goal": row.scenario.goal,
-            "most": row.scenario.most,
-        }
-        for row in rows
-    }
+    result = results(rows)
     if not options.no_spark and options.before is None:
         result |= spark_rows(options.only, console)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_results(options.json, result)
     console.print(f"written: {options.json}")
 
 
