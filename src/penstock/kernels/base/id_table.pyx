@@ -4,10 +4,12 @@
 With millions of entries, a cell of 16 bytes as in hash_table would be too large, and moving all entries at once when
 the table grows would hold up everything else: 60 ms for 1.6 million, which lie scattered in memory.
 
-Theory of operation. Open addressing, linear probing, at most three quarters full. To grow, the table gets a second
-array of twice the size, and each id_put() moves some cells of the old one. A lookup searches both. Only whole runs of
-occupied cells are moved, so that every probe in the old array still ends at a free cell or at its entry. A removal
-moves later cells of its array into the gap if they may, so that there are no tombstones.
+Theory of operation. Open addressing, linear probing, at most half full: each occupied cell that a lookup passes costs
+a cache miss at the owner's entry, about one of them for a new id; three if the table were filled to three quarters. To
+grow, the table gets a second array of twice the size, and each id_put() moves some cells of the old one. A lookup
+searches both. Only whole runs of occupied cells are moved, so that every probe in the old array still ends at a free
+cell or at its entry. A removal moves later cells of its array into the gap if they may, so that there are no
+tombstones.
 
 Invariants: an id is in one of the arrays; in each, no cell is free between the home of an occupied cell and the cell
 itself. The next cell to move lies behind a free cell. A caller that hashes input of a peer seeds the hash per
@@ -69,7 +71,7 @@ cdef void move_some(IdTable* t, size_t most, HashOf hash_of, void* owner) noexce
 cdef int id_put(IdTable* t, uint32_t id, uint32_t h, HashOf hash_of, void* owner) except -1:
     if t.cells.cells == NULL:
         start_moving(t, CELLS_FIRST)
-    elif (t.count + 1) * 4 > (t.cells.mask + 1) * 3:
+    elif (t.count + 1) * 2 > t.cells.mask + 1:
         if t.old.cells != NULL:         # only after id_shrink(): the old array is mostly free
             move_some(t, t.left, hash_of, owner)
         start_moving(t, (t.cells.mask + 1) * 2)

@@ -12,7 +12,7 @@ publish has tens of bytes of them, and nearly all belong to the application).
 MessageIds: the `Nats-Msg-Id` values of a stream's dedupe window, and their sequences.
 
 The ids are contiguous in one allocation, oldest first, with a hash table as index. An id of 22
-bytes takes 48 bytes there and 5 to 11 in the table, and no Python object; at most a third more is free for
+bytes takes 48 bytes there and 8 to 16 in the table, and no Python object; at most a third more is free for
 reuse. A lookup costs one hash and, nearly always, one comparison.
 
 Invariants: the entries between head and tail are exactly those of the table, in order of time; an id older

@@ -19,7 +19,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from penstock.kernels.base.memory cimport array_new
-from penstock.kernels.log.message_block cimport ENTRY_DEAD, ENTRY_NONE, NEXT_FAR, SPAN_MAX, MessageBlock
+from penstock.kernels.log.message_block cimport ENTRY_DEAD, ENTRY_NONE, NEXT_FAR, SPAN_MAX, MessageBlock, RemovedRange
 from penstock.kernels.log.records cimport KIND_FLOOR, KIND_REMOVED, KIND_REPLACES, RECORD_OK, RECORD_OVERHEAD, Record
 from penstock.kernels.log.stream_log cimport StreamLog
 
@@ -53,25 +53,49 @@ cdef bint wasteful(MessageBlock block, bint count_tombstones) noexcept:
     """Is more than half of a block unused? Tombstones count as used unless `count_tombstones` is set."""
     cdef uint64_t used = block.live_bytes
     if not count_tombstones:
-        used += <uint64_t>len(block.removed) * RECORD_OVERHEAD
+        used += <uint64_t>block.removed_count * RECORD_OVERHEAD
     return used * 2 < block.size
 
 
 cdef int queue_obsolete_tombstones(StreamLog log) except -1:
     """Queues blocks that are mostly obsolete tombstones. It examines all blocks, so it runs rarely."""
     cdef MessageBlock block
+    cdef RemovedRange* needed
+    cdef size_t count = 0
     if log.rewrites - log.tombstones_checked_at <= <uint64_t>len(log.blocks) // 2:
         return 0
     log.tombstones_checked_at = log.rewrites
     for block in log.blocks:
-        if block is log.tail or block.queued or not block.removed or not wasteful(block, True):
+        if block is log.tail or block.queued or not block.removed_count or not wasteful(block, True):
             continue
-        needed = sum(tombstone_needed(log, block, low, high) for low, high in block.removed)
-        if (block.live_bytes + <uint64_t>needed * RECORD_OVERHEAD) * 2 < block.size:
-            block.removed = [pair for pair in block.removed if tombstone_needed(log, block, pair[0], pair[1])]
+        needed = needed_tombstones(log, block, &count)
+        if (block.live_bytes + <uint64_t>count * RECORD_OVERHEAD) * 2 < block.size:
+            free(block.removed)
+            block.removed = needed
+            block.removed_count = block.removed_capacity = count
             block.queued = True
             log.sparse.append(block)
+        else:
+            free(needed)
     return 0
+
+
+cdef RemovedRange* needed_tombstones(StreamLog log, MessageBlock block, size_t* count) except NULL:
+    """The tombstones of a block that other blocks need; the caller frees the array."""
+    cdef RemovedRange* needed = <RemovedRange*>array_new(block.removed_count, sizeof(RemovedRange), b"tombstones")
+    cdef RemovedRange* one
+    cdef size_t i
+    count[0] = 0
+    try:
+        for i in range(block.removed_count):
+            one = &block.removed[i]
+            if tombstone_needed(log, block, one.first, one.last):
+                needed[count[0]] = one[0]
+                count[0] += 1
+    except BaseException:
+        free(needed)
+        raise
+    return needed
 
 
 cdef bint tombstone_needed(StreamLog log, MessageBlock holder, uint64_t low, uint64_t high) except -1:
@@ -146,14 +170,18 @@ cdef bint joins(StreamLog log, MessageBlock neighbour, MessageBlock block, uint6
 
 
 cdef int carry_tombstones(StreamLog log, MessageBlock block) except -1:
-    cdef uint64_t low, high
+    cdef RemovedRange* needed
+    cdef size_t i, count = 0
     if not log.durable:
         return 0
-    needed = [pair for pair in block.removed if tombstone_needed(log, block, pair[0], pair[1])]
-    if (needed or block.floor >= log.recorded_floor) and log.tail is None:
-        log._roll()
-    for low, high in needed:
-        log.tail.append_tombstone(KIND_REMOVED, low, high, 0)
+    needed = needed_tombstones(log, block, &count)
+    try:
+        if (count or block.floor >= log.recorded_floor) and log.tail is None:
+            log._roll()
+        for i in range(count):
+            log.tail.append_tombstone(KIND_REMOVED, needed[i].first, needed[i].last, 0)
+    finally:
+        free(needed)
     if block.floor and block.floor >= log.recorded_floor:
         log.tail.append_tombstone(KIND_FLOOR, log.first_seq, log.last_seq, log.last_ts)
         log.recorded_floor = log.first_seq

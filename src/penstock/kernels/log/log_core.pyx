@@ -674,7 +674,7 @@ cdef class LogCore:
 
     cdef int _queue_if_sparse(self, MessageBlock block) except -1:
         """Queues a closed block for a rewrite when more than half of it was removed."""
-        if not block.queued and (block.live_bytes + <uint64_t>len(block.removed) * RECORD_OVERHEAD) * 2 < block.size:
+        if not block.queued and (block.live_bytes + <uint64_t>block.removed_count * RECORD_OVERHEAD) * 2 < block.size:
             block.queued = True
             self.sparse.append(block)
         return 0

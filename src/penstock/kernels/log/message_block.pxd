@@ -17,6 +17,10 @@ cdef enum:
 cdef enum:
     BATCH_HEAD_SIZE = 38        # of the head of a batch: an empty record and the size of what follows
 
+# Messages that a tombstone removes.
+cdef struct RemovedRange:
+    uint64_t first, last
+
 cdef class MessageBlock:
     cdef readonly uint64_t number           # its file's number
     cdef readonly uint64_t first_seq        # of the first entry; start of the block when it is empty
@@ -41,7 +45,8 @@ cdef class MessageBlock:
     cdef bint queued                        # for compaction
     cdef uint64_t superseded_at             # last sequence when a publish replaced one of its messages
     # The tombstones in the block: removed ranges, floor and least last sequence.
-    cdef list removed
+    cdef RemovedRange* removed
+    cdef size_t removed_count, removed_capacity
     cdef readonly list skipped_offsets      # offsets of bad records between good ones
     # (first, last, sequences of the records with holes) of batches that a power loss tore, when they were scanned.
     cdef readonly list torn_batches

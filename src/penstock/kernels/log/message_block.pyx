@@ -17,6 +17,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
+from penstock.kernels.base.memory cimport array_grow, array_new
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.log.records cimport (
     SEQ_BITS,
@@ -85,6 +86,7 @@ cdef enum:
     LARGE = 4194304                 # bytes from which a block gets huge pages
     SPARE_CAPACITY = 8388608        # capacity of blocks whose memory is reused: the default size
     ENTRIES_MIN = 64
+    REMOVED_FIRST = 16
     HOLE_MIN = 16                   # more than in a row in the numbers of a record
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
@@ -126,13 +128,13 @@ cdef class MessageBlock:
         self.number = number
         self.first_seq = first_seq
         self.last_seq = first_seq - 1
-        self.removed = []
         self.skipped_offsets = []
         self.torn_batches = []
 
     def __dealloc__(self):
         free(self.entries)
         free(self.seqs)
+        free(self.removed)
         # Decides by `capacity`, not by `source`: the garbage collector may have cleared that already.
         free_data(self.data, self.capacity)
 
@@ -299,7 +301,13 @@ cdef class MessageBlock:
 
     cdef int _remember(self, int kind, const Record* r) except -1:
         if kind == KIND_REMOVED:
-            self.removed.append((r.seq, <uint64_t>r.ts))
+            self.removed = <RemovedRange*>array_grow(
+                self.removed, &self.removed_capacity, self.removed_count + 1, sizeof(RemovedRange), REMOVED_FIRST,
+                b"tombstones of a block",
+            )
+            self.removed[self.removed_count].first = r.seq
+            self.removed[self.removed_count].last = <uint64_t>r.ts
+            self.removed_count += 1
             return 0
         if kind == KIND_REPLACES:
             self.replaces_upto = <uint64_t>r.ts
@@ -477,10 +485,10 @@ cdef class MessageBlock:
     def export_index(self, uint64_t file_size=0, uint64_t file_tail=0):
         """Everything that recovery needs of a closed block without reading it; see the .pyi."""
         cdef bytes head, body
-        cdef list parts = []
+        cdef list parts = [
+            PyBytes_FromStringAndSize(<const char*>self.removed, self.removed_count * sizeof(RemovedRange))
+        ]
         assert self.closed and self.data != NULL
-        for low, high in self.removed:
-            parts.append(PAIR.pack(low, high))
         parts.append(PyBytes_FromStringAndSize(<const char*>self.entries, self.count * sizeof(Entry)))
         if self.seqs != NULL:
             parts.append(PyBytes_FromStringAndSize(<const char*>self.seqs, self.count * sizeof(uint32_t)))
@@ -488,7 +496,7 @@ cdef class MessageBlock:
         head = HEAD.pack(
             INDEX_MAGIC, self.number, self.size, file_size, file_tail, self.first_seq, self.last_seq, self.first_ts,
             self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.recorded_ts,
-            self.replaces_upto, self.count, len(self.removed), self.seqs != NULL,
+            self.replaces_upto, self.count, self.removed_count, self.seqs != NULL,
         )
         body = head + b"".join(parts)
         return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
@@ -576,7 +584,10 @@ cdef class MessageBlock:
         if (first_seq | last_seq | floor | last_at_least) >> SEQ_BITS:
             raise ValueError("it contains sequences that are out of range")
         block = MessageBlock(number, first_seq)
-        block.removed = [PAIR.unpack_from(index, HEAD.size + k * PAIR.size) for k in range(removed)]
+        if removed:
+            block.removed = <RemovedRange*>array_new(removed, sizeof(RemovedRange), b"tombstones of a block")
+            memcpy(block.removed, p + <size_t>HEAD.size, removed * sizeof(RemovedRange))
+            block.removed_count = block.removed_capacity = removed
         block._take_entries(p + at, count, p + at + count * sizeof(Entry) if sparse else NULL)
         block.subject_rows = index[i:n - DIGEST.size]
         # A power failure can leave a file empty: it has no farthest record.

@@ -486,7 +486,7 @@ cdef class StreamLog(LogCore):
             return False
         # Recovery reads the bytes after a batch's head as its messages, so a tombstone between them would break it.
         assert not self.in_batch
-        if self.tail is None or self.tail.size > self.block_size or len(self.tail.removed) > TOMBSTONES_MAX:
+        if self.tail is None or self.tail.size > self.block_size or self.tail.removed_count > TOMBSTONES_MAX:
             self._roll()                # (tombstones alone may fill a block too)
         self._join_ranges()
         for i in range(self.range_count):
@@ -605,7 +605,8 @@ cdef class StreamLog(LogCore):
     def restore(self, list blocks not None):
         """Fills a new log with blocks read from disk, in order of number; see the .pyi."""
         cdef MessageBlock block, previous = None
-        cdef uint64_t floor = 1, last = 0, replaced = 0, seq, low, high
+        cdef uint64_t floor = 1, last = 0, replaced = 0, seq
+        cdef size_t i
         cdef list kept = [], refused = []
         assert not self.blocks and self.last_seq == 0
         assert self.durable                 # _merge() counts whole records
@@ -625,10 +626,10 @@ cdef class StreamLog(LogCore):
                 block.begin_at((previous.last_seq if previous is not None else 0) + 1)
             floor = max(floor, block.floor)
             last = max(last, max(block.last_at_least, block.last_seq))
-            for _low, high in block.removed:
+            for i in range(block.removed_count):
                 # A message can be removed before it is written: then only the tombstone has its sequence. Reusing
                 # the sequence would remove another message by the same tombstone at the next start.
-                last = max(last, high)
+                last = max(last, block.removed[i].last)
             if block.count and block.last_seq >= block.last_at_least:
                 self.last_ts = block.last_ts
             elif block.last_at_least:       # otherwise its bytes were lost
@@ -648,9 +649,9 @@ cdef class StreamLog(LogCore):
         self.first_seq = 1
         self._advance_first()
         for block in kept:
-            for low, high in block.removed:
-                seq = self._next_live(max(low, self.first_seq))
-                while seq and seq <= high:
+            for i in range(block.removed_count):
+                seq = self._next_live(max(block.removed[i].first, self.first_seq))
+                while seq and seq <= block.removed[i].last:
                     self._remove(seq, False, False)
                     seq = self._next_live(seq + 1)
         self._drop_incomplete(kept, floor)
@@ -703,11 +704,12 @@ cdef class StreamLog(LogCore):
     cdef bint _is_recorded(self, list blocks, uint64_t floor, uint64_t seq):
         """Whether a tombstone tells that a message was removed."""
         cdef MessageBlock block
+        cdef size_t i
         if seq < floor:
             return True
         for block in blocks:
-            for low, high in block.removed:
-                if low <= seq <= high:
+            for i in range(block.removed_count):
+                if block.removed[i].first <= seq <= block.removed[i].last:
                     return True
         return False
 
