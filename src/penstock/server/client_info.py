@@ -39,7 +39,7 @@ class InfoSources(Protocol):
 class ClientInfo:
     """The INFO lines of one server.
 
-    What all clients are told is built once, by rebuild(), and again when an option or another server's
+    The fields for all clients are built by rebuild(), and again when an option or another server's
     addresses change. A client's own line adds its id and account.
     """
 
@@ -51,7 +51,7 @@ class ClientInfo:
         self._advertises = False  # other servers have or had URLs for clients
 
     def rebuild(self, port: int | None = None) -> None:
-        """Builds what all clients are told. `port`: the client port from now on; None = unchanged."""
+        """Builds the fields for all clients. `port`: the new client port; None = unchanged."""
         if port is not None:
             self._port = port
         self._fields = self._current()
