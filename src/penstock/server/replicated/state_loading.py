@@ -31,7 +31,7 @@ from penstock.server.replicated.stream_checkpoints import (
     CheckpointRecord,
     StreamCheckpoints,
 )
-from penstock.server.replicated.work_turns import PARK
+from penstock.server.replicated.work_turns import PARK, parked_while_empty
 
 READ_BYTES = 2 << 20
 """What one job of the disk's thread reads."""
@@ -129,13 +129,11 @@ class StateLoading:
             self._ports.wake()
 
         self._files.read(names, READ_BYTES, done)
-        while not ended:
-            yield PARK
+        yield from parked_while_empty(ended)
         if ended[0][0] is None:
             ended.clear()
             self._files.verify(names, done)
-            while not ended:
-                yield PARK
+            yield from parked_while_empty(ended)
             return None
         return ended[0][0]
 

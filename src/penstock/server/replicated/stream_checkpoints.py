@@ -19,7 +19,7 @@ from msgspec import Struct
 from penstock.errors import MalformedCommandError
 from penstock.jetstream.stream.replica_state import CHUNK_SEQS, HASH_SIZE, Keep, TakenState, name_of
 from penstock.server.replicated.state_files import Failure, StateFiles
-from penstock.server.replicated.work_turns import PARK
+from penstock.server.replicated.work_turns import PARK, parked_while_empty
 
 WAITING_BYTES_MAX = 16 << 20
 """Bytes of chunks that wait to be written; a checkpoint is not read further meanwhile."""
@@ -135,8 +135,7 @@ class StreamCheckpoints:
             wake()
 
         self.files.flush(flushed)
-        while not ended:
-            yield PARK
+        yield from parked_while_empty(ended)
         if ended[0] is not None:
             raise ended[0]
 

@@ -11,7 +11,7 @@ Invariant: a job ends once: with its result, with its error, or by cancel().
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sized
 from typing import Any
 
 from penstock import faults
@@ -25,6 +25,13 @@ PAUSE_NS = 2_000_000
 JobSteps = Generator[int, None, Any]
 CallLater = Callable[[int, Callable[[], None]], None]
 """Calls after so many nanoseconds."""
+
+
+def parked_while_empty(ended: Sized) -> Generator[int, None, None]:
+    """Steps of a job that waits until `ended` has something, which what it waits for puts there before it
+    wakes the job."""
+    while not ended:
+        yield PARK
 
 
 class WorkJob:
