@@ -9,6 +9,7 @@ import pytest
 from penstock.cli.benchmarks.bench_results import percentile
 from penstock.cli.benchmarks.bench_workers import shares
 from tests.support.command_line import CommandLine
+from tests.support.nats_cli import run_nats
 
 pytestmark = pytest.mark.feature("cli.bench")
 
@@ -22,6 +23,13 @@ def test_core_publishes_are_measured(run: CommandLine, tmp_path: Path) -> None:
     assert (tmp_path / "out.csv").read_text().count("\n") == 3
     paced = run("bench", "pub", "b", "--throughput", "2000", "--duration", "100ms", "--json").json
     assert paced["messages"] == 200 and paced["messages_per_second"] < 4000
+
+
+def test_both_command_lines_create_the_same_stream(run: CommandLine) -> None:
+    words = ("bench", "js", "pub", "async", "b", "--create", "--msgs", "10")
+    run(*words)
+    assert "msgs/sec" in run_nats(run.url, *words, "--no-progress")
+    run(*words)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "atomic", "fast"])

@@ -165,8 +165,11 @@ BENCH_JS_PUB = BENCH_JS.group("pub", "Publish to a stream.")
 BENCH_JS_GET = BENCH_JS.group("get", "Get messages without a consumer.")
 
 
-async def _prepare_stream(run: CommandRun, js: JetStream, *, atomic: bool, fast: bool) -> None:
-    """Create, check and purge the stream as the options say. Raises CommandFailed if it is missing."""
+async def _prepare_stream(run: CommandRun, js: JetStream) -> None:
+    """Create, check and purge the stream as the options say. Raises CommandFailed if it is missing.
+
+    Its configuration is that of the official command line, which refuses a stream with another one.
+    """
     values = run.values
     name, subject = values.text("stream"), values.text("subject")
     if values.flag("create"):
@@ -177,8 +180,9 @@ async def _prepare_stream(run: CommandRun, js: JetStream, *, atomic: bool, fast:
             "max_bytes": values.number("maxbytes"),
             "duplicate_window": values.seconds("dedupwindow"),
             "allow_direct": True,
-            "allow_atomic": atomic,
-            "allow_batched": fast,
+            "discard": "new",
+            "allow_atomic": True,
+            "allow_batched": True,
         }
         if values.flag("persistasync"):
             settings["persist_mode"] = "async"
@@ -196,7 +200,7 @@ async def _prepare_stream(run: CommandRun, js: JetStream, *, atomic: bool, fast:
 def _js_publisher(kind: str) -> CommandFunction:
     async def run_bench(run: CommandRun) -> None:
         async with run.jetstream() as js:
-            await _prepare_stream(run, js, atomic=kind == "js pub atomic", fast=kind == "js pub fast")
+            await _prepare_stream(run, js)
         values = run.values
         more: dict[str, Any] = {"dedup": values.flag("dedup")}
         if kind != "js pub sync":
