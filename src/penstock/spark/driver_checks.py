@@ -46,6 +46,8 @@ def check_read(connection: BlockingConnection, options: SourceOptions, info: api
     _next_message(connection, stream, info.state.last_seq + 1, ">")  # tasks ask this at the end of a range
     if options.access == "direct":
         _check_direct(connection, info)
+    elif options.durable is not None and _wants_acks(info.config):
+        _check_claimed(connection, info)
     else:
         _check_consumer(connection, options, info)
 
@@ -94,6 +96,17 @@ def _check_direct(connection: BlockingConnection, info: api.StreamInfoResponse) 
     subject = f"{connection.options.api_prefix}.DIRECT.GET.{stream}"
     with contextlib.suppress(errors.NoRespondersError):  # replicas start to answer a moment after the leader
         connection.request(subject, body)
+
+
+def _check_claimed(connection: BlockingConnection, info: api.StreamInfoResponse) -> None:
+    """Tasks read the claims of a durable consumer on a work queue by direct gets."""
+    stream = info.config.name
+    if not info.config.allow_direct:
+        raise errors.ConfigError(
+            f"option 'durable': stream {stream!r} is a work queue, whose messages tasks read by direct gets: "
+            f"set its allow_direct (`nats stream edit {stream} --allow-direct`)"
+        )
+    _check_direct(connection, info)
 
 
 def _check_consumer(

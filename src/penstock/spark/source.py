@@ -38,6 +38,7 @@ from pyspark.sql.types import StructType
 
 from penstock import errors
 from penstock.spark.driver import Driver
+from penstock.spark.durable_offsets import decode_plain_offset
 from penstock.spark.offsets import (
     DataLossError,
     Offset,
@@ -45,7 +46,6 @@ from penstock.spark.offsets import (
     StreamBounds,
     StreamPosition,
     cap,
-    decode_offset,
     encode_offset,
     resume_at,
     split,
@@ -119,6 +119,11 @@ class JetStreamSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self.parsed
+        if options.durable is not None:
+            raise errors.ConfigError(
+                "option 'durable' is for streaming queries, which ack what they committed: use readStream, "
+                "with trigger(availableNow=True) for one run"
+            )
         kind = PushingReader if options.push_filters else JetStreamReader
         return kind(options, check_schema(schema, options.payload))
 
@@ -130,6 +135,11 @@ class JetStreamSource(DataSource):
                 "stream has no end"
             )
         check_limits(options)
+        if options.durable is not None:
+            from penstock.spark.durable_source import DurableStreamReader, check_durable
+
+            check_durable(options, has_limits=HAS_LIMITS)
+            return DurableStreamReader(options, check_schema(schema, options.payload))
         kind = JetStreamStreamReader if HAS_LIMITS else UnlimitedStreamReader
         return kind(options, check_schema(schema, options.payload))
 
@@ -335,7 +345,7 @@ class JetStreamStreamReader(LimitedStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch. Raises DataLossError if unread messages are gone."""
-        position = decode_offset(start)
+        position = decode_plain_offset(start)
         bounds = self._driver.bounds()
         available: dict[str, tuple[int, int]] = {}
         for name, now in bounds.items():
@@ -379,7 +389,7 @@ class JetStreamStreamReader(LimitedStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan from the offsets and the streams' first sequences only, so that a repeated micro-batch has the
         same rows, or raises DataLossError."""
-        begin, finish = decode_offset(start), decode_offset(end)
+        begin, finish = decode_plain_offset(start), decode_plain_offset(end)
         if begin == finish:
             return []
         bounds = self._driver.bounds()

@@ -109,6 +109,12 @@ class SourceOptions:
     access: str = "consumer"
     """Option `access`: `consumer` (one ephemeral consumer without acks per task) or `direct` (direct gets: no
     consumers, the stream needs allow_direct, at most one subject filter). Default consumer."""
+    durable: str | None = None
+    """Option `durable`: name of a durable pull consumer of the stream, created if a streaming query finds
+    none. The query reads what it delivers, and acks it once the micro-batch is committed. Streaming only.
+    Default: none."""
+    ack_wait_s: float = 300.0
+    """Option `ackWait`, such as 30s or 5m: the ack wait of a consumer that is created. Default 5m."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -149,7 +155,11 @@ _SOURCE_OPTIONS = (
     "batchBytes",
     "pullRecords",
     "access",
+    "durable",
+    "ackWait",
 )
+# They choose sequences; a durable consumer chooses messages.
+_NOT_WITH_DURABLE = ("minRecordsPerTrigger", "maxTriggerDelay")
 
 
 class SourceOptionParser(OptionParser):
@@ -186,11 +196,17 @@ class SourceOptionParser(OptionParser):
             raise ConfigError(
                 "option 'access' is direct, which takes one subject filter; 'subject' gives several"
             )
+        durable = self.durable(streams)
         loss = self.choice("failOnDataLoss", ("true", "false", "strict"), "true")
         if loss == "strict" and subjects:
             raise ConfigError(
                 "option 'failOnDataLoss' is strict, which counts sequences: leave the filter 'subject' out, "
                 "and filter with where()"
+            )
+        if loss == "strict" and durable is not None:
+            raise ConfigError(
+                "option 'failOnDataLoss' is strict, which counts sequences; a durable consumer delivers some "
+                "of them: set it to true"
             )
         return SourceOptions(
             connection=self.connection(),
@@ -215,7 +231,27 @@ class SourceOptionParser(OptionParser):
             batch_bytes=self.integer("batchBytes", 16 * 1024 * 1024, 1, BATCH_BYTES_MAX),
             pull_records=self.integer("pullRecords", 10_000, 1, 1_000_000),
             access=access,
+            durable=durable,
+            ack_wait_s=self.duration("ackWait", 300.0),
         )
+
+    def durable(self, streams: tuple[str, ...]) -> str | None:
+        """The name of the durable consumer. Raises ConfigError for what contradicts it."""
+        if "durable" not in self.values:
+            if "ackWait" in self.values:
+                raise ConfigError("option 'ackWait' is given without 'durable', the consumer it is for")
+            return None
+        names = self.names("durable")
+        if len(names) != 1:
+            raise ConfigError(f"option 'durable' is {self.values['durable']!r}: the name of one consumer")
+        if len(streams) != 1:
+            raise ConfigError("option 'durable' names a consumer of one stream: name that one in 'stream'")
+        for name in _NOT_WITH_DURABLE:
+            if name in self.values:
+                raise ConfigError(
+                    f"options 'durable' and {name!r} contradict each other: a consumer delivers what there is"
+                )
+        return names[0]
 
     def pattern(self) -> str | None:
         text = self.values.get("streamPattern")

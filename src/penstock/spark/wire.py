@@ -204,6 +204,13 @@ class BlockingConnection:
         self.close()
         return errors.ProtocolError(f"{self.address} sent no NATS frame (parse error {self.parser.error})")
 
+    def next_frame(self, timeout_s: float) -> PyFrame:
+        """The next frame of any kind, for those who read a subscription of their own.
+
+        Raises RequestTimeoutError, ProtocolError and DisconnectedError.
+        """
+        return self._next_frame(time.monotonic() + timeout_s)
+
     def _next_frame(self, deadline: float) -> PyFrame:
         """The next frame. Raises RequestTimeoutError at the deadline, ProtocolError, DisconnectedError."""
         while True:
