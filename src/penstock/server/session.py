@@ -95,6 +95,35 @@ class Session:
         is_local: whether the client is in the server's process (`local_clients`).
     """
 
+    __slots__ = (  # there are tens of thousands of sessions
+        "_accounts",
+        "_events",
+        "_expiry_timer",
+        "_pong_sent",
+        "_sessions",
+        "cid",
+        "connection",
+        "context",
+        "flush",
+        "identity",
+        "ingress",
+        "is_local",
+        "is_peer_known",
+        "keep_alive",
+        "login",
+        "name",
+        "nonce",
+        "options",
+        "ports",
+        "proxy_key",
+        "session_permissions",
+        "sink",
+        "started_ns",
+        "state",
+        "subscriptions",
+        "traced",
+    )
+
     def __init__(
         self,
         ports: SessionPorts,
