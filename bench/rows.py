@@ -21,6 +21,9 @@ class Scenario:
     """One row: `measure(server)` returns the figure; `goal` is the required ratio, `most` the maximum of
     penstock's own figure, `enough()` an own figure that suffices whatever the ratio is.
 
+    `rate(server)`: of a row whose figure is a cost beside that of a simpler case, the rate itself (msg/s).
+    Two checkouts are compared by it: the cost grows too when the simpler case becomes faster.
+
     `instead(server)` is the process to measure in place of one of the two: another configuration, or another
     product.
     """
@@ -33,6 +36,7 @@ class Scenario:
     most: float | None = None
     enough: Callable[[], float | None] | None = None
     instead: Callable[[ServerProcess], ServerProcess] = itself
+    rate: Callable[[ServerProcess], float] | None = None
 
 
 @dataclass

@@ -94,15 +94,23 @@ def idle(server: ServerProcess) -> tuple[float, float]:
 def spread_cost(server: ServerProcess) -> float:
     """The cost of a publish to one of very many subjects, as a multiple of one to one of ten."""
     few = load.spread_msgs_per_s(server.port, subjects=10, messages=1_000_000)
-    many = load.spread_msgs_per_s(server.port, subjects=SPREAD_SUBJECTS, messages=1_000_000)
-    return few / many
+    return few / spread_rate(server)
 
 
 def fixed_cost(server: ServerProcess) -> float:
     """The cost of a publish to one subject with very many subscribed, as a multiple of that with ten."""
     few = load.spread_msgs_per_s(server.port, subjects=10, used=1, messages=1_000_000)
-    many = load.spread_msgs_per_s(server.port, subjects=SPREAD_SUBJECTS, used=1, messages=1_000_000)
-    return few / many
+    return few / fixed_rate(server)
+
+
+def spread_rate(server: ServerProcess) -> float:
+    """Publishes to very many subjects in random order; messages per second."""
+    return load.spread_msgs_per_s(server.port, subjects=SPREAD_SUBJECTS, messages=1_000_000)
+
+
+def fixed_rate(server: ServerProcess) -> float:
+    """Publishes to one subject with very many subscribed; messages per second."""
+    return load.spread_msgs_per_s(server.port, subjects=SPREAD_SUBJECTS, used=1, messages=1_000_000)
 
 
 def core_scenarios(share: int) -> list[Scenario]:
@@ -158,6 +166,7 @@ def scenarios(quick: bool) -> list[Scenario]:
             fixed_cost,
             bigger_is_better=False,
             most=SPREAD_COST_MAX,
+            rate=fixed_rate,
         ),
         Scenario(
             f"publish to {SPREAD_SUBJECTS:,} subjects in random order, beside 10",
@@ -165,6 +174,7 @@ def scenarios(quick: bool) -> list[Scenario]:
             spread_cost,
             bigger_is_better=False,
             most=SPREAD_COST_MAX,
+            rate=spread_rate,
         ),
         Scenario(
             "acked publish, 1 in flight, file",
@@ -424,11 +434,19 @@ def write_results(file: Path, result: dict[str, object]) -> None:
 
 def against_before(scenarios: list[Scenario]) -> list[Scenario]:
     """The rows to compare two checkouts with: those that measure a server, each with the same goal."""
-    return [
-        replace(scenario, goal=BEFORE_GOAL, most=None, enough=None)
-        for scenario in scenarios
-        if "redis" not in scenario.name.lower()
-    ]
+    return [_for_checkouts(one) for one in scenarios if "redis" not in one.name.lower()]
+
+
+def _for_checkouts(scenario: Scenario) -> Scenario:
+    if scenario.rate is not None:
+        scenario = replace(
+            scenario,
+            name=f"{scenario.name}: rate",
+            unit="msg/s",
+            measure=scenario.rate,
+            bigger_is_better=True,
+        )
+    return replace(scenario, goal=BEFORE_GOAL, most=None, enough=None)
 
 
 def client_and_link_scenarios(share: int, both: clients.ClientServer, pairs: links.Pairs) -> list[Scenario]:
