@@ -57,7 +57,7 @@ class ConsumerRecord:
         self.resets = self.since = 0  # as the server had them after its last response
         self.start = 1
         self.newest = 0
-        self.floor = self.durable_floor = 0
+        self.floor = self.written_floor = self.durable_floor = 0
         self.configure(config)
 
     def configure(self, config: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ class ConsumerRecord:
         self.sent.clear()
         self.durable_seq = self.consumer_seq
         if stream_too:
-            self.durable_floor = self.floor
+            self.durable_floor = self.written_floor
 
     def starts_with_lasts(self, resume: int, record: StreamRecord) -> None:
         """Sets the initial messages of last_per_subject: the last of each subject up to `resume`."""
@@ -306,9 +306,9 @@ class ConsumerRecord:
             self.settled = set(self.confirmed) if always else set()
             self.confirmed &= self.settled
             self.termed.clear()
-            self.floor = 0
+            self.floor = self.written_floor = 0
         else:
-            self.floor = self.durable_floor  # what was not written is lost
+            self.floor = self.written_floor = self.durable_floor  # what was not written is lost
             require(
                 self.durable_seq <= state.delivered_consumer <= self.consumer_seq or self.policy == "none",
                 "numbers",

@@ -103,7 +103,7 @@ def _check_consumers(sim: Simulator, in_flight: set[tuple[str, str]], *, power: 
             sim.configure(known)
             known.settled.clear()
             known.confirmed.clear()
-            known.floor = known.durable_floor = 0
+            known.floor = known.written_floor = known.durable_floor = 0
             known.note_restored(consumer, sim.streams[key[0]])
             known.adopt(consumer)
         elif consumer.created != known.created:
