@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 from penstock.jetstream.api import ApiService
 from penstock.jetstream.commands import CommandSink
-from penstock.jetstream.engine import JetStreamEngine, SharedState
+from penstock.jetstream.engine import JetStreamEngine, RequestService, SharedState
 from penstock.jetstream.limits import EngineConfig
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
@@ -31,6 +32,7 @@ class EngineHarness:
         now: int = START_NS,
         shared: SharedState | None = None,
         commands: CommandSink | None = None,
+        api: Callable[[JetStreamEngine], RequestService] = ApiService,
         **settings: Any,
     ) -> None:
         self.now = now
@@ -41,7 +43,7 @@ class EngineHarness:
         self.engine = JetStreamEngine(
             self.index,
             self.store,
-            api=ApiService,
+            api=api,
             config=EngineConfig(server_name="srv", version="2.14.0", **settings),
             clock=lambda: self.now,
             new_id=lambda: f"id{next(ids):06d}",
