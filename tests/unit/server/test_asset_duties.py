@@ -338,6 +338,26 @@ def test_a_changed_consumer_is_changed_in_its_group_and_answered(it: DutiesOfA) 
     assert answer.config.description == "new"
 
 
+def test_an_answer_about_a_consumer_waits_until_the_group_has_confirmed_the_leader(it: DutiesOfA) -> None:
+    it.create()
+    it.consume("c")
+    it.settle()
+    it.consume("c", data=ticket("CONSUMER.CREATE"))
+    it.duties.tick()
+    assert (it.answers, len(it.engines.groups["S"].reads)) == ([], 1)
+    it.engines.settle()
+    assert len(it.answers) == 1
+
+
+def test_a_request_for_a_deleted_consumer_is_not_answered_by_the_next_one_of_its_name(it: DutiesOfA) -> None:
+    it.create()
+    it.consume("c", data=ticket("CONSUMER.CREATE", b"first"))
+    it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c")))
+    it.consume("c", data=ticket("CONSUMER.CREATE", b"second"))
+    it.settle()
+    assert [reply for reply, _ in it.answers] == [b"second"]
+
+
 def test_a_request_to_pause_is_answered_as_one(it: DutiesOfA) -> None:
     it.create()
     it.consume("c")
