@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from penstock.errors import JetStreamApiError, LeadershipLostError, StoreError
+from penstock.errors import JetStreamApiError, LeadershipLostError, ServerError, StoreError
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.engine import JetStreamEngine
@@ -559,6 +559,19 @@ def test_a_stream_whose_work_cannot_begin_does_not_keep_the_others_from_being_se
     noted_faults.clear()
     assert [reply for reply, _ in it.answers] == [b"T"]
     assert it.duties.has_work, "it is to be looked at again"
+
+
+@pytest.mark.parametrize("error", [ServerError("account '$G' has no JetStream on this server"), ValueError()])
+def test_a_stream_whose_work_could_not_begin_is_served_later(
+    it: DutiesOfA, error: Exception, noted_faults: list[BaseException]
+) -> None:
+    it.create(data=ticket())
+    it.no_engine = error
+    it.settle()
+    it.settle(AGAIN_NS)
+    assert len(it.answers) == 1
+    assert noted_faults == ([] if isinstance(error, ServerError) else [error])
+    noted_faults.clear()
 
 
 def test_a_run_of_work_goes_on_when_the_stream_is_looked_at_again(it: DutiesOfA) -> None:

@@ -577,6 +577,16 @@ def test_a_removed_server_leaves_the_group_before_the_state() -> None:
     assert server.removed == [("C", "c.1")]
 
 
+def test_a_removal_does_not_wait_for_servers_whose_storage_grows_without_a_pause() -> None:
+    server = leader("a", "b", "c")
+    for n in range(100):
+        server.others[0] = structs.replace(server.others[0], used_storage=n * 20 * MIB)
+        server.tick(AGAIN_NS // 10)
+        if n == 40:
+            server.apply(RemoveServer("C"))
+    assert server.removed == [("C", "c.1")]
+
+
 def test_a_removed_server_is_out_of_the_state_only_when_the_command_was_taken() -> None:
     server = leader("a", "b", "c")
     server.apply(RemoveServer("C"))

@@ -303,6 +303,16 @@ def test_an_open_stream_that_the_cluster_does_not_know_stops_and_keeps_its_files
     assert [one.name for one in it.supervisor.quarantined] == ["S"]
 
 
+def test_a_stream_that_stays_set_aside_is_logged_once() -> None:
+    it = Supervised()
+    stored = StoredStream(account=ACCOUNT, name="S", cluster_id="other", incarnation=99, group="")
+    it.groups.unclaimed.append(stored)
+    for _ in range(3):
+        it.tick(REVIEW_NS)
+        it.meta.answer_reads()
+    assert len(it.errors()) == 1
+
+
 def test_a_stream_is_set_aside_no_more_when_its_files_are_gone() -> None:
     it = Supervised()
     known = StoredStream(account=ACCOUNT, name="S", cluster_id="other", incarnation=99, group="")

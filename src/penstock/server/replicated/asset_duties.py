@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from penstock import faults
-from penstock.errors import JetStreamApiError, LeadershipLostError, StoreError
+from penstock.errors import JetStreamApiError, LeadershipLostError, ServerError, StoreError
 from penstock.jetstream.api.consumer_requests import info_of, pause_response
 from penstock.jetstream.api.stream_requests import info_fields
 from penstock.jetstream.group_commands import PARKED
@@ -194,6 +194,11 @@ class AssetDuties:
         if key in self._running:
             self._due[key] = self._monotonic() + AGAIN_NS // 50
             return
+        try:
+            engine = self._engine_of(key[0])
+        except ServerError:  # the account has no JetStream here now; it may have again
+            self._due[key] = self._monotonic() + AGAIN_NS
+            return
         self._running.add(key)
 
         def finish(_: Any) -> None:
@@ -205,7 +210,7 @@ class AssetDuties:
                 faults.note(f"stream {key[1]} of account {key[0]}", error)
             self._due[key] = self._monotonic() + AGAIN_NS
 
-        self._engine_of(key[0]).slices.begin(("duties", key), self._work(key, group), finish, refuse)
+        engine.slices.begin(("duties", key), self._work(key, group), finish, refuse)
 
     def _work(self, key: Key, group: StreamGroup) -> Generator[int, None, None]:
         """Makes the stream what the meta state says, then answers."""

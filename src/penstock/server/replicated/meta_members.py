@@ -65,6 +65,7 @@ class MetaMembers:
         self._is_new = False
         self._stand_until = 0
         self._proposed_at = 0
+        self._removed_at = 0
         self._changed_at = 0
         self._absent_since: dict[str, int] = {}
         self._refused_until: dict[str, int] = {}
@@ -139,7 +140,7 @@ class MetaMembers:
         replica, tables = self._replica, self._replica.tables
         if not self._leads:
             self._leads = True
-            self._proposed_at = 0
+            self._proposed_at = self._removed_at = 0
             self._absent_since.clear()
         if self._is_due():
             for command in self._wanted_commands(tables):
@@ -234,11 +235,16 @@ class MetaMembers:
         return one.has_meta and self._refused_until.get(one.member, 0) <= self._node.clock()
 
     def _finish_removals(self, membership: Membership) -> None:
+        """Tells the state of servers that are out of the group. This waits for nothing that servers report,
+        which they may do without a pause."""
+        now = self._node.clock()
+        if now - self._removed_at < AGAIN_NS:
+            return
         for record in list(self._replica.tables.peers.values()):
             is_out = record.status is PeerStatus.REMOVING and record.member not in membership.members
-            if is_out and self._is_due() and self._replica.propose(PeerGone(record.peer)):
-                self._proposed_at = self._node.clock()
-                self._refused_until[record.member] = self._node.clock() + REFUSED_NS
+            if is_out and self._replica.propose(PeerGone(record.peer)):
+                self._removed_at = now
+                self._refused_until[record.member] = now + REFUSED_NS
                 self._removed(record.peer, record.member)
 
     def _is_caught_up(self, member: str) -> bool:
@@ -265,7 +271,7 @@ def set_peer_of(tables: MetaTables, own: Presence) -> SetPeer | None:
 
 def _sight_of(record: PeerRecord, one: Presence | None, *, online: bool) -> PeerSight | None:
     """What differs from the record; None for nothing that matters. Use of storage counts in steps of a
-    sixteenth of the limit, or of 64 MiB."""
+    64th of the limit, or of 64 MiB."""
     used_memory = one.used_memory if one is not None else record.used_memory
     used_storage = one.used_storage if one is not None else record.used_storage
     is_same = (record.online, record.current) == (online, online)

@@ -95,6 +95,7 @@ class StreamSupervisor:
         self._steps_review_at = 0
         self._stopped: set[tuple[str, str, int]] = set()  # stopped, and not removed yet
         self.quarantined: dict[StoredStream, str] = {}
+        self._logged: dict[StoredStream, str] = {}  # of these: the reasons that the log has
         self.status: dict[Key, DesiredClusterStatus] = {}
         self.failures: dict[Key, str] = {}
 
@@ -157,6 +158,7 @@ class StreamSupervisor:
         found = differences(tables, own, self._groups.stored, is_current=is_current)
         if is_current:
             self.quarantined = {one.stored: one.reason for one in found if isinstance(one, QuarantineStored)}
+            self._logged = {one: why for one, why in self._logged.items() if one in self.quarantined}
         needs_current = False
         for one in found:
             if isinstance(one, AwaitMeta):
@@ -253,7 +255,9 @@ class StreamSupervisor:
         present = self._groups.find(stored.account, stored.name)
         if present is not None and present.assignment.incarnation == stored.incarnation:
             self._groups.close(stored.account, stored.name, remove=False)
-        self._log.error(f"stream {stored.name!r} of account {stored.account!r} is set aside: {reason}")
+        if self._logged.get(stored) != reason:  # at each review, as long as its files are here
+            self._logged[stored] = reason
+            self._log.error(f"stream {stored.name!r} of account {stored.account!r} is set aside: {reason}")
 
     # --- members of the groups that this server leads ---------------------------------------------
 
@@ -284,6 +288,7 @@ class StreamSupervisor:
 
     def _step(self, key: Key) -> None:
         """The next step towards the wanted members; the meta state is current."""
+        self.status.pop(key, None)
         group = self._groups.find(*key)
         assignment = self._meta.tables.find_stream(*key)
         if group is None or assignment is None or not group.is_serving:
@@ -301,7 +306,6 @@ class StreamSupervisor:
         )
         self._steps[key] = self._monotonic() + STEP_NS
         step = next_step(self._meta.tables, assignment, view, is_current=True)
-        self.status.pop(key, None)
         match step:
             case None:
                 del self._steps[key]
