@@ -133,7 +133,12 @@ class ConsumerRecord:
         if self.policy == "none" and held.seq <= self.newest:
             return True  # without acks, delivery is enough
         # (Parked messages are pending, so they were not skipped.)
-        parked = self.key_token and held.seq not in self.came and held.seq not in self.passed
+        parked = (
+            self.key_token
+            and held.seq >= self.since  # what precedes the position of a reset is not delivered
+            and held.seq not in self.came
+            and held.seq not in self.passed
+        )
         if held.seq <= self.recovered and held.seq not in self.delivered and not parked:
             return True  # the ack that the crash interrupted had arrived
         return held.seq in self.settled or held.seq in self.sent or held.seq in self.moved

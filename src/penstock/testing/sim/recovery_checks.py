@@ -114,7 +114,9 @@ def _check_consumers(sim: Simulator, in_flight: set[tuple[str, str]], *, power: 
             if not power:
                 known.check_resets(consumer)
             sim.dead_letters.started_over(known)
-            sim.removals.meet_again(sim, consumer).is_resetting = True
+            again = sim.removals.meet_again(sim, consumer)
+            again.is_resetting = True
+            again.came |= known.came  # and may have been acked: they are not parked
         else:
             if not power:
                 known.check_resets(consumer)
