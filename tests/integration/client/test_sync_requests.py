@@ -117,9 +117,8 @@ def test_threads_that_make_the_first_requests_together_get_their_answers(url: st
         assert not wrong
 
 
-def test_a_lost_connection_ends_the_requests_that_wait(client: Client) -> None:
-    silent = client.subscribe("silent")
-    client.flush()
+def waiting_request(client: Client) -> tuple[threading.Thread, list[BaseException]]:
+    """A thread that waits for the answer to a request to `silent`, and the errors with which that ends."""
     failed: list[BaseException] = []
 
     def ask() -> None:
@@ -130,6 +129,13 @@ def test_a_lost_connection_ends_the_requests_that_wait(client: Client) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
+    return thread, failed
+
+
+def test_a_lost_connection_ends_the_requests_that_wait(client: Client) -> None:
+    silent = client.subscribe("silent")
+    client.flush()
+    thread, failed = waiting_request(client)
     silent.next(timeout=10)
     client.force_reconnect()
     thread.join(10)
@@ -143,16 +149,7 @@ def test_the_end_of_the_client_ends_the_requests_that_wait(url: str) -> None:
     client = penstock.sync.connect(url)
     silent = client.subscribe("silent")
     client.flush()
-    failed: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            client.request("silent")
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            failed.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
+    thread, failed = waiting_request(client)
     silent.next(timeout=10)
     client.close()
     thread.join(10)

@@ -304,7 +304,7 @@ def test_a_follower_tells_the_leader_its_record_until_the_state_has_it() -> None
     server.tick()
     assert server.mailed() == 1
     server.tick(AGAIN_NS - 1)
-    assert server.mailed() == 0, "the first one may be under way"
+    assert server.mailed() == 0, "the first one may be in flight"
     server.tick(1)
     assert server.mailed() == 1, "the first one may be lost"
     record = set_peer_of(server.replica.tables, server.own)

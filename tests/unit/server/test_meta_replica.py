@@ -290,7 +290,7 @@ def test_a_lost_proposal_of_a_request_goes_to_the_next_leader() -> None:
     server.meta.proposal_lost(ProposalId(1, 1), is_certain=True)
     server.meta.proposal_lost(ProposalId(2, 1), is_certain=True)
     server.follow()
-    assert len(server.group.sent) == 1, "nobody waits for the other command"
+    assert len(server.group.sent) == 1, "no request waits for the other command"
 
 
 def test_a_lost_proposal_that_may_be_done_is_not_repeated() -> None:
