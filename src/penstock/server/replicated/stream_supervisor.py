@@ -95,7 +95,6 @@ class StreamSupervisor:
         self._steps_review_at = 0
         self._stopped: set[tuple[str, str, int]] = set()  # stopped, and not removed yet
         self.quarantined: dict[StoredStream, str] = {}
-        self._logged: dict[StoredStream, str] = {}  # of these: the reasons that the log has
         self.status: dict[Key, DesiredClusterStatus] = {}
         self.failures: dict[Key, str] = {}
 
@@ -157,8 +156,12 @@ class StreamSupervisor:
         tables, own = self._meta.tables, self._meta.own_peer
         found = differences(tables, own, self._groups.stored, is_current=is_current)
         if is_current:
+            before = self.quarantined
             self.quarantined = {one.stored: one.reason for one in found if isinstance(one, QuarantineStored)}
-            self._logged = {one: why for one, why in self._logged.items() if one in self.quarantined}
+            for stored, reason in self.quarantined.items():
+                if before.get(stored) != reason:  # else the log has it from an earlier review
+                    name, account = stored.name, stored.account
+                    self._log.error(f"stream {name!r} of account {account!r} is set aside: {reason}")
         needs_current = False
         for one in found:
             if isinstance(one, AwaitMeta):
@@ -186,8 +189,8 @@ class StreamSupervisor:
                 self._start(stream)
             case RemoveStored(stored, reason):
                 self._remove(stored, reason, is_current=is_current)
-            case QuarantineStored(stored, reason):
-                self._set_aside(stored, reason)
+            case QuarantineStored(stored, _):
+                self._set_aside(stored)
             case ConfirmMissing(incarnations):
                 tables = self._meta.tables
                 self._meta.submit(ConfirmRemoved(self._meta.own_peer, incarnations, tables.applied))
@@ -251,13 +254,10 @@ class StreamSupervisor:
             self._stopped.add(identity)  # it never started here: the next look decides
             self._review_at = 0
 
-    def _set_aside(self, stored: StoredStream, reason: str) -> None:
+    def _set_aside(self, stored: StoredStream) -> None:
         present = self._groups.find(stored.account, stored.name)
         if present is not None and present.assignment.incarnation == stored.incarnation:
             self._groups.close(stored.account, stored.name, remove=False)
-        if self._logged.get(stored) != reason:  # at each review, as long as its files are here
-            self._logged[stored] = reason
-            self._log.error(f"stream {stored.name!r} of account {stored.account!r} is set aside: {reason}")
 
     # --- members of the groups that this server leads ---------------------------------------------
 
