@@ -86,7 +86,6 @@ def create_durable(connection: BlockingConnection, options: SourceOptions) -> ap
         return found
     stream, name = options.streams[0], options.durable
     assert name is not None
-    filters = options.subjects
     policy, seq, when = _start(options.starting.of(stream))
     config = api.ApiConsumerConfig(
         durable_name=name,
@@ -97,8 +96,8 @@ def create_durable(connection: BlockingConnection, options: SourceOptions) -> ap
         ack_policy=api.AckPolicy.EXPLICIT,
         ack_wait=round(options.ack_wait_s * 1e9),
         max_ack_pending=MAX_ACK_PENDING,
-        filter_subject=filters[0] if len(filters) == 1 else "",
-        filter_subjects=list(filters) if len(filters) > 1 else [],
+        filter_subject=options.filter_subject,
+        filter_subjects=options.filter_subjects,
         headers_only=True,
     )
     request = api.ConsumerCreateRequest(stream_name=stream, config=config)

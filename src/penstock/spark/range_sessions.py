@@ -240,14 +240,14 @@ class ConsumerSession(RangeSession):
 
     def start_consumer(self) -> int:
         """Create the consumer and return how many messages match."""
-        filters = self.options.subjects
+        options = self.options
         config = api.ApiConsumerConfig(
             name=self.consumer,
             deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=self.builder.next_seq,
             ack_policy=api.AckPolicy.NONE,
-            filter_subject=filters[0] if len(filters) == 1 else "",
-            filter_subjects=list(filters) if len(filters) > 1 else [],
+            filter_subject=options.filter_subject,
+            filter_subjects=options.filter_subjects,
             headers_only=self.headers_only,
             mem_storage=True,
             num_replicas=1,

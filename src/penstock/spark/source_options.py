@@ -116,6 +116,16 @@ class SourceOptions:
     ack_wait_s: float = 300.0
     """Option `ackWait`, such as 30s or 5m: the ack wait of a consumer that is created. Default 5m."""
 
+    @property
+    def filter_subject(self) -> str:
+        """The field of this name of a consumer of these subjects: the only one."""
+        return self.subjects[0] if len(self.subjects) == 1 else ""
+
+    @property
+    def filter_subjects(self) -> list[str]:
+        """The field of this name of a consumer of these subjects: all of them, where there are several."""
+        return list(self.subjects) if len(self.subjects) > 1 else []
+
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Parse Spark's options.
