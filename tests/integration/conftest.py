@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from nats.aio.client import DEFAULT_FLUSH_TIMEOUT
+from nats.aio.client import Client as NatsPy
 
 import penstock.client
 from penstock.client import Client, JetStream, Stream
@@ -17,6 +19,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.spark import Feed
+
+
+_flush_of_nats_py = NatsPy.flush
+
+
+async def _flush_twice(client: NatsPy, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
+    await _flush_of_nats_py(client, timeout)
+    await _flush_of_nats_py(client, timeout)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def flushed_nats_py() -> Iterator[None]:
+    """Lets nats-py's `flush` mean what its documentation says.
+
+    It writes its PING past what waits for its flusher task. A SUB sent just before may reach the server
+    after a message that another client publishes once `flush` has returned. What a second PING follows
+    has been written.
+    """
+    NatsPy.flush = _flush_twice
+    yield
+    NatsPy.flush = _flush_of_nats_py
 
 
 @pytest.fixture(scope="module", params=KINDS)
