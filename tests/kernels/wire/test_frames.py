@@ -237,6 +237,76 @@ def test_a_read_into_the_parser_itself_is_one_into_a_view_of_get_buffer() -> Non
         assert (frame.subject, frame.payload) == (b"a.b", b"hello")
 
 
+def read_into(parser: FrameParser, data: bytes, *, note_first: bool) -> None:
+    """One read. `note_first`: its size is noted while the view exists, as event loops do."""
+    with memoryview(parser.get_buffer()) as view:
+        view[: len(data)] = data
+        if note_first:
+            parser.buffer_updated(len(data))
+            drain(parser)
+    if not note_first:
+        parser.buffer_updated(len(data))
+        drain(parser)
+
+
+def drain(parser: FrameParser) -> None:
+    while parser.next_frame() is not None:
+        pass
+
+
+def test_a_parser_without_input_holds_no_buffer_and_one_with_a_part_of_a_frame_does() -> None:
+    parser = FrameParser()
+    assert parser.held_bytes == 0
+    for _ in range(3):
+        read_into(parser, b"PING\r\nPING\r\n", note_first=True)
+        assert parser.held_bytes == 0
+        read_into(parser, b"PING\r\nPI", note_first=True)
+        assert parser.held_bytes > 0
+        read_into(parser, b"NG\r\n", note_first=True)
+        assert parser.held_bytes == 0
+
+
+def test_a_view_that_is_released_before_its_read_is_noted_loses_nothing() -> None:
+    first, second = FrameParser(), FrameParser()
+    for _ in range(3):
+        with memoryview(first.get_buffer()) as view:
+            view[:6] = b"PING\r\n"
+        read_into(second, b"PONG\r\n", note_first=True)
+        first.buffer_updated(6)
+        frame = first.next_frame()
+        assert frame is not None
+        assert frame.op == OP_PING
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.booleans()), min_size=1, max_size=60))
+def test_parsers_that_pass_one_buffer_on_read_what_each_was_sent(
+    reads: list[tuple[int, int, bool]],
+) -> None:
+    readers = [Reader() for _ in range(4)]
+    streams = [
+        b"".join(b"PUB s%d %d\r\n%s\r\n" % (i, n, b"%d" % i * n) for n in range(1, 30)) for i in range(4)
+    ]
+    at = [0] * 4
+    for i, size, note_first in reads:
+        data = streams[i][at[i] : at[i] + size]
+        at[i] += len(data)
+        parser = readers[i].parser
+        view = memoryview(parser.get_buffer())
+        view[: len(data)] = data
+        if note_first:
+            parser.buffer_updated(len(data))
+            readers[i].read(b"")
+            view.release()
+        else:
+            view.release()
+            parser.buffer_updated(len(data))
+            readers[i].read(b"")
+    for i, reader in enumerate(readers):
+        whole = Reader()
+        whole.read(streams[i][: at[i]])
+        assert reader.frames == whole.frames
+
+
 def test_a_payload_larger_than_the_buffer_arrives_through_get_buffer() -> None:
     payload = bytes(range(256)) * 20_000
     data = b"PUB a %d\r\n" % len(payload) + payload + b"\r\nPING\r\n"

@@ -48,6 +48,7 @@ cdef class FrameParser:
     cdef Py_ssize_t exports     # live views handed out by get_buffer
     cdef size_t view_max        # most bytes of a view; 0: all of the free room
     cdef size_t offered         # bytes of the last view; after a read that fills it, more is waiting
+    cdef bint is_offered        # a view was handed out, and its read is not noted yet
     cdef size_t read_room       # least room for a read
     cdef size_t capacity_first
     cdef public size_t max_control_line
@@ -69,6 +70,8 @@ cdef class FrameParser:
     cdef int next_in_line(self, Frame* f) noexcept
     cdef int parse_arguments(self, Frame* f, int op, const char* p, const char* end) noexcept
     cdef int take_body(self, Frame* f, const char* body, size_t header_len, size_t body_len) noexcept
+    # Called when the input is processed and no view is used.
+    cdef void give_back(self) noexcept
     cdef int make_room(self, size_t room) except -1
     # What get_buffer() does before it returns a view; then the room after `end` that a read may use.
     cdef int make_room_to_read(self, Py_ssize_t size_hint) except -1

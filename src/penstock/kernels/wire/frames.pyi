@@ -94,6 +94,10 @@ class FrameParser:
     @property
     def stopped_op(self) -> int: ...
     @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that the read buffer takes; 0 = it has none, as a parser without input."""
+
+    @property
     def pending(self) -> int:
         """Bytes read and not yet consumed."""
 

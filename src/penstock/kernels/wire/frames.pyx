@@ -7,9 +7,12 @@ frame, OP_NEED_MORE, OP_ERROR. While the body of a frame is incomplete, `need` h
 next() compares two numbers. While a control line is incomplete, `line_scanned` is the length already searched, so
 that the next read does not search those bytes again.
 
-Invariants: start <= end <= capacity; the buffer moves or grows only in get_buffer() and feed(), and never
-while a view of it exists or it is pinned (`exports` > 0); after an error the parser stays stopped; the frames
-parsed from a stream of bytes don't depend on how it is split into reads.
+Invariants: start <= end <= capacity; the buffer moves, grows or is given back only in get_buffer(), feed() and
+give_back(), and never while a view of it exists or it is pinned (`exports` > 0); after an error the parser stays
+stopped; the frames parsed from a stream of bytes don't depend on how it is split into reads.
+
+A parser without input holds no buffer: it gives the empty buffer to the parser that reads next. Thousands of idle
+connections would otherwise keep a page each, and a read would find its buffer in no cache.
 
 The parser checks a verb as soon as its bytes arrive, as the official server does: it refuses an unknown verb without
 waiting for a line end, and with connect_only any verb but CONNECT at its first byte, because an unauthenticated peer
@@ -49,6 +52,10 @@ cdef enum:
     ARGUMENTS_MAX = 4               # HPUB and HMSG have the most: 3 or 4, and 4 or 5
     ARGUMENTS_SPACE = 6             # one more than any verb has, so that too many are detected
     SIZE_DIGITS_MAX = 9
+
+# The empty buffer, of CAPACITY_FIRST bytes, that the last parser gave back; NULL = none. One is enough: a loop reads
+# one connection after the other. Guarded by the GIL.
+cdef char* spare = NULL
 
 # The members of both enums are names of the module as well: `frames.OP_PUB`.
 globals().update(Op.__members__)
@@ -220,8 +227,23 @@ cdef class FrameParser:
 
     # --- the read buffer
 
+    cdef void give_back(self) noexcept:
+        """Gives the buffer to the next parser that reads, if it is empty and not in use. Invalidates pointers
+        of frames. A larger buffer stays: its connection has large frames, and growing copies them."""
+        global spare
+        if self.exports or self.start != self.end or self.capacity != CAPACITY_FIRST:
+            return
+        if spare == NULL:
+            spare = self.data
+        else:
+            free(self.data)
+        self.data = NULL
+        self.start = self.end = self.capacity = 0
+        self.epoch += 1
+
     cdef int make_room(self, size_t room) except -1:
         """Makes room for that many bytes after `end`. Invalidates pointers of frames."""
+        global spare
         cdef size_t kept = self.end - self.start
         cdef size_t capacity
         cdef char* data
@@ -246,7 +268,10 @@ cdef class FrameParser:
         capacity = self.capacity if self.capacity else self.capacity_first
         while capacity < kept + room:
             capacity *= 2
-        data = <char*>malloc(capacity)
+        if capacity == CAPACITY_FIRST and spare != NULL:
+            data, spare = spare, NULL
+        else:
+            data = <char*>malloc(capacity)
         if data == NULL:
             raise MemoryError(f"no memory for a read buffer of {capacity} bytes")
         if kept:
@@ -294,6 +319,7 @@ cdef class FrameParser:
         if self.view_max and room > self.view_max:
             room = self.view_max
         self.offered = room
+        self.is_offered = True
         return room
 
     def buffer_updated(self, Py_ssize_t n):
@@ -301,6 +327,7 @@ cdef class FrameParser:
         if n < 0 or <size_t>n > self.capacity - self.end:
             raise ValueError(f"buffer_updated({n}), but there was room for {self.capacity - self.end} bytes")
         self.end += <size_t>n
+        self.is_offered = False
 
     def feed(self, data):
         """Appends bytes (any contiguous buffer), for sources other than a BufferedProtocol."""
@@ -322,6 +349,13 @@ cdef class FrameParser:
     def __releasebuffer__(self, Py_buffer* view):
         assert self.exports > 0
         self.exports -= 1
+        if not self.is_offered:         # else the bytes that were read into the view are still to be noted
+            self.give_back()
+
+    @property
+    def held_bytes(self):
+        """Bytes of memory that the read buffer takes."""
+        return self.capacity
 
     @property
     def pending(self):

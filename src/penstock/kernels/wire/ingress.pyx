@@ -179,7 +179,9 @@ cdef class Ingress:
         cdef FrameParser parser = self.parser
         if n < 0 or <size_t>n > parser.capacity - parser.end:
             raise ValueError(f"received({n}), but there was room for {parser.capacity - parser.end} bytes")
-        parser.end += <size_t>n         # as buffer_updated() does: a call of it from here would make Python objects
+        # As buffer_updated() does: a call of it from here would make Python objects.
+        parser.end += <size_t>n
+        parser.is_offered = False
         if self.sink.closed:
             return
         self.active = True
@@ -192,6 +194,7 @@ cdef class Ingress:
             self.on_wait()
             return
         self.work_on(<size_t>n, self.filled)
+        parser.give_back()              # where the view is released already; else its release does it
 
     def go_on(self):
         """Processes the next part of the waiting input; `waiting` says whether some is left."""
@@ -200,6 +203,7 @@ cdef class Ingress:
         if not self.sink.closed and not self.paused:
             self.work_on(self.parser.end - self.parser.start, False)
             self.read_on()
+            self.parser.give_back()
 
     def finish(self):
         """Processes all input without regard to the budget: the connection is not served again."""
@@ -274,6 +278,7 @@ cdef class Ingress:
             return 0
         parser.make_room_to_read(-1)
         n = receive_at_once(self.socket, parser.data + parser.end, parser.offer_room())
+        parser.is_offered = False
         if n <= 0:
             self.is_broken = n == -2
             return 0

@@ -38,10 +38,6 @@ class RouteParser(FrameParser):
     def is_wide(self) -> bool:
         """Does it take messages and interest?"""
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of memory that the read buffer takes."""
-
     def __init__(self) -> None: ...
     def widen(self, max_control_line: int = 65536) -> None:
         """The peer is registered: it may send messages and interest, and lines and reads may be long."""

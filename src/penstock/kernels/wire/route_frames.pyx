@@ -141,11 +141,6 @@ cdef class RouteParser(FrameParser):
         """The frames are those of a leaf node link."""
         self.is_leaf = True
 
-    @property
-    def held_bytes(self):
-        """Bytes of memory that the read buffer takes."""
-        return self.capacity
-
     cdef int refuse(self, RouteFrame* f, int error) noexcept:
         f.op = self.fail(&f.plain, <ParseError>error)
         return f.op
