@@ -255,7 +255,8 @@ _heads: dict[type[Any], tuple[int, int]] = {
     known: (kind, version) for kind, (version, known) in KINDS.items()
 }
 _encoder = msgspec.msgpack.Encoder()
-_decoders = {(kind, version): msgspec.msgpack.Decoder(known) for kind, (version, known) in KINDS.items()}
+_types = {(kind, version): known for kind, (version, known) in KINDS.items()}
+_decoders: dict[tuple[int, int], msgspec.msgpack.Decoder[Any]] = {}  # made when needed: 2 ms for all
 
 
 class CommandSink(Protocol):
@@ -323,9 +324,12 @@ def decode(data: bytes) -> tuple[Command, int]:
             return SettledRuns.decode(data, _HEAD.size), now
         decoder = _decoders.get((kind, version))
         if decoder is None:
-            raise MalformedCommandError(
-                f"a command of kind {kind}, version {version}: unknown here, a newer server may know it"
-            )
+            known = _types.get((kind, version))
+            if known is None:
+                raise MalformedCommandError(
+                    f"a command of kind {kind}, version {version}: unknown here, a newer server may know it"
+                )
+            decoder = _decoders[kind, version] = msgspec.msgpack.Decoder(known)
         command: Command = decoder.decode(memoryview(data)[_HEAD.size :])
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         if isinstance(error, MalformedCommandError):

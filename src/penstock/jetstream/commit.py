@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from penstock import faults
 from penstock.errors import StoreWriteError
@@ -44,8 +45,7 @@ SyncEnd = Callable[[StoreWriteError | None], object]
 """Called when a sync ended, with its error."""
 
 
-@dataclass(frozen=True)
-class CommitPorts:
+class CommitPorts(Struct, frozen=True, eq=False):
     """What LocalCommit uses of its engine.
 
     clock: ns since the epoch. wake: requests the end of a tick. bound_input: limits what waits for a stream;

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from penstock.errors import StoreWriteError
 from penstock.jetstream import pending_work
@@ -54,8 +55,7 @@ EXPIRY_WORK = 512 * 1024  # of all streams in a tick: 1 ms, in the units of slic
 AGAIN_NS = 100_000_000  # until the next tick at the latest, after a step that failed
 
 
-@dataclass(frozen=True, slots=True)
-class TickParts:
+class TickParts(Struct, frozen=True, eq=False):
     """The parts of an engine that have work at the end of ticks.
 
     dirty_streams, dirty_consumers: those with publishes or acks to apply. allowance: what roll-ups may remove

@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from penstock import faults
 from penstock.errors import StoreError
@@ -39,8 +39,7 @@ PART_WORK = 64 * 1024
 REMOVALS_PER_WRITE = 8192  # messages removed before their tombstones are written: 1.5 ms at most
 
 
-@dataclass(frozen=True, slots=True)
-class OpeningPorts:
+class OpeningPorts(Struct, frozen=True, eq=False):
     """What recovery uses of its account.
 
     api_level: the highest one that this server supports. new_stream: constructs a stream from its

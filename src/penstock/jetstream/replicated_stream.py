@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock import faults
 from penstock.errors import JetStreamApiError
@@ -69,8 +70,7 @@ log = logging.getLogger("penstock.jetstream")
 HELD_PART_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicatedPorts:
+class ReplicatedPorts(Struct, frozen=True, eq=False):
     """What replicated streams use of their engine.
 
     follow_origins: begins to read those of a stream's mirror or sources. forget_origins: stops it; True: for

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.stream_table import StreamTable
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 
 
-@dataclass(frozen=True, slots=True)
-class SourcingPorts:
+class SourcingPorts(Struct, frozen=True, eq=False):
     """The account as readers see it.
 
     account, domain: its names. consumers: creates and deletes the consumers that make an origin retain

@@ -11,9 +11,9 @@ would begin again).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from penstock.jetstream.consumer.standby import StandbyConsumers
 from penstock.jetstream.consumer.state import ConsumerMeta, Recorder
@@ -29,8 +29,7 @@ CONSUMER_WORK = 64 * 1024
 READ_TEXT = "the stream was stored without a cluster"
 
 
-@dataclass(frozen=True, slots=True)
-class StandaloneStream:
+class StandaloneStream(Struct, frozen=True, eq=False):
     """What the cluster has to know of one. created: ns. consumers: name, configuration and time of creation
     (ns) of each that clients made."""
 

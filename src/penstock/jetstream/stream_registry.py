@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 
 from penstock import faults
 from penstock.errors import JetStreamApiError, StoreError
@@ -46,8 +46,7 @@ CONSUMER_END_WORK = 16 * 1024  # ending a consumer, in the units of slices.py
 FILES_WORK = 128 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryParts:
+class RegistryParts(Struct, frozen=True, eq=False):
     """The parts of an engine that a stream is registered with.
 
     config: returns the present configuration of the engine. is_restoring: whether a stream of that name is

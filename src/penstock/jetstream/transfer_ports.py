@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.consumer.interest import InterestWatch
@@ -15,8 +16,7 @@ from penstock.protocol.api import StorageType
 from penstock.store.interface import AccountStore, StreamStore
 
 
-@dataclass(frozen=True, slots=True)
-class TransferPorts:
+class TransferPorts(Struct, frozen=True, eq=False):
     """The account as snapshots and restores see it.
 
     stores: persists restored streams. config: returns the present configuration. has_room: whether so many

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.consumer.fair_scheduler import FairScheduler
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerPorts:
+class ConsumerPorts(Struct, frozen=True, eq=False):
     """The account as its consumers see it.
 
     index: the account's subscriptions; deliveries and responses are published into it. advisories: publishes

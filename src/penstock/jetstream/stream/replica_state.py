@@ -15,7 +15,6 @@ between servers); chunks of equal size (one removed message would change all tha
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -74,12 +73,10 @@ class ReplicaState(Struct, frozen=True, array_like=True):
     state_hash: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(ReplicaState)
 _encoder = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class TakenState:
+class TakenState(Struct, frozen=True, eq=False):
     """A state: that after entry `index` of `term`. chunks: their names, as in the manifest."""
 
     index: int
@@ -245,7 +242,7 @@ def _begin_state(
 def decode_state(manifest: bytes) -> ReplicaState:
     """Raises MalformedCommandError."""
     try:
-        state = _decoder.decode(manifest)
+        state = msgspec.msgpack.decode(manifest, type=ReplicaState)
     except (msgspec.DecodeError, ValueError) as error:
         raise MalformedCommandError(f"a manifest that cannot be read: {error}") from error
     if state.version != STATE_VERSION:
