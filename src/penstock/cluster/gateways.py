@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 HASH_LEN = 6
 DIAL_DELAY_S = 1.0
 DIAL_DELAY_MAX_S = 30.0
+DIAL_LATER_S = 30.0
+DIAL_LATER_MAX = 20
 EXPIRE_S = 1.0
 URLS_MAX = 1000
 CLUSTERS_MAX = 1000
@@ -168,6 +170,7 @@ class Gateways:
         interests: what the accounts announce.
         clock: returns ns since 1970.
         server_id, server_name: identity of this server.
+        monotonic_ns: what routed replies expire by, for simulations; None = the system's clock.
     """
 
     def __init__(
@@ -179,6 +182,7 @@ class Gateways:
         *,
         server_id: str,
         server_name: str,
+        monotonic_ns: Callable[[], int] | None = None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -192,7 +196,7 @@ class Gateways:
         self._is_closing = False
         self._is_expiring = False
         own = f"_GR_.{cluster_hash(self.name)}.{cluster_hash(server_id)}."
-        self.replies = GatewayReplies(own.encode(), self._relay)
+        self.replies = GatewayReplies(own.encode(), self._relay, monotonic_ns)
         self.remotes: dict[str, GatewayRemote] = {}
         for one in settings.remotes:
             if one.name != self.name:
@@ -225,8 +229,9 @@ class Gateways:
     def dial_failed(self, remote: GatewayRemote, error: str) -> None:
         """A connection attempt failed.
 
-        Configured clusters are dialled for ever, others as often as configured, or as long as they have a
-        link to this server.
+        Configured clusters are dialled for ever. Others are dialled as often as configured, and then every
+        DIAL_LATER_S for ten minutes, or as long as they have a link to this server. The official server gives
+        up instead: clusters that were apart for longer than the attempts take stay apart.
         """
         remote.attempts += 1
         text = (
@@ -234,13 +239,13 @@ class Gateways:
             f"{remote.address} (attempt {remote.attempts}): {error}"
         )
         (self._ports.log_error if remote.attempts == 1 else self._ports.log_debug)(text)
-        if (
-            remote.is_implicit
-            and remote.attempts > self.settings.connect_retries
-            and remote.name not in {link.cluster for link in self.inbound}
-        ):
-            remote.is_gone = True
-            self.remotes.pop(remote.name, None)
+        later = remote.attempts - self.settings.connect_retries
+        if remote.is_implicit and later > 0 and remote.name not in {link.cluster for link in self.inbound}:
+            if later > DIAL_LATER_MAX:
+                remote.is_gone = True
+                self.remotes.pop(remote.name, None)
+            else:
+                self._dial_later(remote, DIAL_LATER_S)
             return
         self._dial_later(remote, remote.delay_s)
         if self.settings.connect_backoff:

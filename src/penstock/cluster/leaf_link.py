@@ -126,6 +126,7 @@ class LeafLink(PeerLink):
         self.account = account
         self.state = LinkState.REGISTERED
         self.sink.join(account.index, self.is_spoke, self.cluster.encode())
+        self.ingress.bind(account.name.encode())
         self.ingress.watch_loops(loop_subject, self._on_loop)
         self.ingress.mapper = account.mapper
         self.apply(rules)

@@ -416,6 +416,7 @@ class Mesh:
         elif self._first(info.server_id) is link:
             for account in ("", *self._dedicated):
                 self._repeat_gossip(link, account)
+            self._tell_clusters(link)
         self.interest.update_all()
         if link.did_solicit and None in pool:
             assert link.address is not None
@@ -460,8 +461,7 @@ class Mesh:
         self._ports.call_later(INTRODUCE_AFTER_S, lambda: self._introduce_late(info.server_id))
         if link.did_solicit and not link.is_poolless:
             self._ports.call_later(DEDICATED_AFTER_S, lambda: self._dial_dedicated(info.server_id))
-        for line in self._ports.gateway_lines():
-            link.send(line)
+        self._tell_clusters(link)
         if info.connect_urls or info.ws_connect_urls or info.leafnode_urls:
             self._ports.urls_changed()
 
@@ -523,6 +523,11 @@ class Mesh:
         for remote, one in others.items():
             if remote != link.remote_id and one.remote is not None and not (account and link.is_poolless):
                 link.send(msgspec.structs.replace(one.remote, nonce="", gossip_mode=GOSSIP_DEFAULT).line())
+
+    def _tell_clusters(self, link: RouteLink) -> None:
+        """Tells a peer about other clusters."""
+        for line in self._ports.gateway_lines():
+            link.send(line)
 
     def _gossip_links(self, account: str) -> dict[str, RouteLink]:
         return {**self.peers, **self._dedicated.get(account, {})}

@@ -19,11 +19,13 @@ cdef class GatewayReplies(RoutedReplies):
     cdef bytes own                      # `_GR_.<cluster>.<server>.` of this server; b"" = it has no gateways
     cdef dict clusters                  # {cluster hash: GatewaySink}
     cdef dict recent                    # {account: RecentInterest}
-    cdef object noted                   # deque of (end of its time, RouteTarget, subject)
+    cdef object noted                   # deque of (end of its time, RouteTarget, subject, routed name)
+    cdef dict names                     # {index of the account: {reply: routed name}}: those of `noted`
     cdef object relay                   # None, or callable(account, server hash) -> (RouteSink, word) or None
     cdef object clock                   # None = the system's, or callable() -> ns; for tests
     cdef uint64_t now(self) except? 0
     cdef int keep(self, RouteTarget target, bytes subject, bytes routed) except -1
+    cdef object relay_to(self, RouteIngress ingress, const char* routed)
 
 # The output half.
 cdef class GatewaySink(RouteSink):

@@ -13,7 +13,8 @@ later. In the index an optimistic cluster is a subscription to everything.
 Replies: interest in a requester's inbox may arrive after the answer was sent. So the reply of a request names
 its cluster and server, `_GR_.<cluster>.<server>.<reply>`, if the inbox is new. The other cluster gives its receivers
 the plain reply, and for two seconds it sends messages to that subject under the routed name. There they are taken to
-the server that asked, which alone knows the requester for sure.
+the server that asked, which alone knows the requester for sure. A request that a receiver passes on to other servers
+keeps the routed name there, so that those which answer it find the requester as well.
 
 Invariants: a routed answer reaches another cluster once, because the same receiver has the interest in the plain
 subject. No subscription of this module is announced to anybody.
@@ -30,10 +31,10 @@ from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.recent_interest cimport RECENT_NS, RecentInterest
 from penstock.kernels.wire.route_frames cimport ROUTE_ACCOUNT, ROUTE_UNSUB, RouteFrame
 from penstock.kernels.wire.route_links cimport (
-    ROUTED_LEN, RoutedReplies, RouteIngress, RouteSink, RouteTarget, is_routed,
+    GROUPS_OWN, ROUTED_LEN, RoutedReplies, RouteIngress, RouteSink, RouteTarget, is_routed,
 )
 from penstock.kernels.wire.sinks cimport (
-    PEER_GATEWAY, PEER_LEAF, SUBSCRIPTION_CLOSED, SUBSCRIPTION_PRIVATE, Message, RemoteSubscription, Sink,
+    PEER_GATEWAY, PEER_LEAF, PEER_ROUTE, SUBSCRIPTION_CLOSED, SUBSCRIPTION_PRIVATE, Message, RemoteSubscription, Sink,
 )
 from penstock.kernels.wire.ticks cimport monotonic_ns
 
@@ -65,6 +66,7 @@ cdef class GatewayReplies(RoutedReplies):
         self.clusters = {}
         self.recent = {}
         self.noted = deque()
+        self.names = {}
 
     def __len__(self):
         return len(self.noted)
@@ -101,6 +103,11 @@ cdef class GatewayReplies(RoutedReplies):
             known = None if target.routed is None else target.routed.get(subject)
             if known is not None and known[1] is routed:        # not noted again since
                 target.forget_answer(subject)
+            names = self.names.get(target.index)
+            if names is not None and names.get(subject) is routed:
+                del names[subject]
+                if not names:
+                    del self.names[target.index]
         for recent in self.recent.values():
             (<RecentInterest>recent).expire()
 
@@ -109,25 +116,33 @@ cdef class GatewayReplies(RoutedReplies):
         cdef RouteSink link
         cdef RouteTarget target
         cdef bytes subject, cluster, account
-        if memchr(reply, c'*', n) != NULL or memchr(reply, c'>', n) != NULL:
+        if ingress.last_account is None or memchr(reply, c'*', n) != NULL or memchr(reply, c'>', n) != NULL:
             return 0
         subject = PyBytes_FromStringAndSize(reply + ROUTED_LEN, <Py_ssize_t>(n - ROUTED_LEN))
-        if source.home is not None:
-            # From a leaf node or hub, which has asked for routed subjects, or is nearer to who has.
-            target = source.target_of(NO_WORD, source.home, NO_WORD)
+        account = ingress.last_account
+        if self.is_here(reply):
+            # Another cluster passed the request on to this one.
+            found = self.relay_to(ingress, reply)
+            if found is None:
+                return 0        # this server has the requester
+            link = <RouteSink?>found[0]
+            target = link.target_of(account, index, <bytes?>found[1])
             return self.keep(target, subject, PyBytes_FromStringAndSize(reply, <Py_ssize_t>n))
         cluster = PyBytes_FromStringAndSize(reply + PREFIX_LEN, HASH_LEN)
         link = self.clusters.get(cluster)
         if link is None:
-            return 0
-        account = ingress.last_account
+            if source.home is None:
+                return 0
+            # From a leaf node or hub, which has asked for routed subjects, or is nearer to who has.
+            target = source.target_of(NO_WORD, source.home, NO_WORD)
+            return self.keep(target, subject, PyBytes_FromStringAndSize(reply, <Py_ssize_t>n))
         target = link.target_of(account, index, account + b" ")
         (<GatewayTarget>target).expect_answers(cluster)
         return self.keep(target, subject, PyBytes_FromStringAndSize(reply, <Py_ssize_t>n))
 
     cdef int keep(self, RouteTarget target, bytes subject, bytes routed) except -1:
-        if len(self.noted) >= REPLIES_MAX:
-            self.expire()
+        if len(self.noted) >= REPLIES_MAX or self.noted and <uint64_t>self.noted[0][0] <= self.now():
+            self.expire()       # (nothing else does without gateways)
             if len(self.noted) >= REPLIES_MAX:
                 return 0        # the answer finds its way by interest, if it is known by then
         try:
@@ -135,30 +150,54 @@ cdef class GatewayReplies(RoutedReplies):
         except ValueError:      # no subject that could have a subscription
             return 0
         self.noted.append((self.now() + RECENT_NS, target, subject, routed))
+        names = self.names.get(target.index)
+        if names is None:
+            names = self.names[target.index] = {}
+        names[subject] = routed
         return 0
+
+    cdef bytes name_of(self, SubscriptionIndex index, const Message* m):
+        if not self.names:
+            return None
+        names = self.names.get(index)
+        if names is None:
+            return None
+        return names.get(PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len))
+
+    cdef bint is_here(self, const char* routed) noexcept:
+        """Does a routed subject name a server of this cluster?"""
+        return bool(self.own) and memcmp(routed, PyBytes_AS_STRING(self.own), PREFIX_LEN + HASH_LEN + 1) == 0
+
+    cdef object relay_to(self, RouteIngress ingress, const char* routed):
+        """(RouteSink, word) of the other server of this cluster that a routed subject names, or None."""
+        if self.relay is None or memcmp(routed, PyBytes_AS_STRING(self.own), ROUTED_LEN) == 0:
+            return None
+        return self.relay(
+            ingress.last_account, PyBytes_FromStringAndSize(routed + PREFIX_LEN + HASH_LEN + 1, HASH_LEN)
+        )
 
     cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1:
         cdef const char* subject = f.plain.subject
         cdef size_t n = f.plain.subject_len
         cdef RouteSink source = <RouteSink>ingress.sink
         cdef RouteSink link
+        cdef RouteTarget target
         cdef Message m
-        if not self.own or memcmp(subject, PyBytes_AS_STRING(self.own), PREFIX_LEN + HASH_LEN + 1) != 0:
+        if not self.is_here(subject):
             return 0            # of another cluster: there is one hop only
-        if (
-            source.peer == PEER_GATEWAY and self.relay is not None
-            and memcmp(subject, PyBytes_AS_STRING(self.own), ROUTED_LEN) != 0
-        ):
-            found = self.relay(
-                ingress.last_account, PyBytes_FromStringAndSize(subject + PREFIX_LEN + HASH_LEN + 1, HASH_LEN)
-            )
-            if found is not None:
-                link = <RouteSink?>found[0]
-                m.subject, m.subject_len = subject, n
-                m.reply, m.reply_len = f.plain.reply, f.plain.reply_len
-                m.body, m.body_len, m.header_len = f.plain.body, f.plain.body_len, f.plain.header_len
-                return link.target_of(ingress.last_account, index, <bytes?>found[1]).send(&m, None, True)
-        return ingress.route(index, f, subject + ROUTED_LEN, n - ROUTED_LEN, True)
+        found = self.relay_to(ingress, subject) if source.peer != PEER_ROUTE else None
+        if found is not None:
+            link = <RouteSink?>found[0]
+            m.subject, m.subject_len = subject, n
+            m.reply, m.reply_len = f.plain.reply, f.plain.reply_len
+            m.body, m.body_len, m.header_len = f.plain.body, f.plain.body_len, f.plain.header_len
+            target = link.target_of(ingress.last_account, index, <bytes?>found[1])
+            if f.queues.n:
+                target.queues.append(b" ", 1)
+                target.queues.append(f.queues.p, f.queues.n)
+            return target.send(&m, source, True)        # names the leaf node cluster that it comes from
+        # The cluster that answers has chosen the members of queue groups that it knows.
+        return ingress.route(index, f, subject + ROUTED_LEN, n - ROUTED_LEN, GROUPS_OWN)
 
 
 cdef class GatewaySink(RouteSink):
@@ -251,6 +290,8 @@ cdef class GatewayTarget(RouteTarget):
             replies = (<GatewaySink>self.link).replies
             if self.recent is None:
                 self.recent = replies.recent_of(self.account)
+            if replies.name_of(self.index, m) is not None:
+                return RouteTarget.send(self, m, origin, plain)     # of another cluster's requester
             if replies.own and self.recent.matches(m.reply, m.reply_len):
                 self.reply.clear()
                 self.reply.append(PyBytes_AS_STRING(replies.own), ROUTED_LEN)

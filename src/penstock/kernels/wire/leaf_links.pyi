@@ -21,6 +21,9 @@ class LeafIngress(RouteIngress):
     def __init__(
         self, sink: LeafSink, index: SubscriptionIndex | None = None, parser: RouteParser | None = None
     ) -> None: ...
+    def bind(self, account: bytes) -> None:
+        """The link belongs to this account from now on."""
+
     def watch_loops(self, subject: bytes, on_loop: Callable[[], object]) -> None:
         """Calls on_loop() when this subject comes back from the other side.
 

@@ -16,7 +16,9 @@ from penstock.kernels.routing.subscription_index cimport SubscriptionIndex
 from penstock.kernels.wire.dispatch cimport DeliveryGuard
 from penstock.kernels.wire.frames cimport Span
 from penstock.kernels.wire.route_frames cimport ROUTE_UNSUB, RouteFrame
-from penstock.kernels.wire.route_links cimport RouteIngress, RouteSink, RouteTarget
+from penstock.kernels.wire.route_links cimport (
+    GROUPS_ALL, GROUPS_NAMED, RouteIngress, RouteSink, RouteTarget, is_routed,
+)
 from penstock.kernels.wire.sinks cimport (
     PEER_GATEWAY, PEER_HUB, PEER_LEAF, PEER_ROUTE, Message, RemoteSubscription, Sink,
 )
@@ -84,6 +86,10 @@ cdef class LeafIngress(RouteIngress):
     def __init__(self, sink, index=None, parser=None):
         self.loop_subject = NO_WORD
 
+    def bind(self, bytes account not None):
+        """The link belongs to this account from now on."""
+        self.last_account = account
+
     def watch_loops(self, bytes subject not None, on_loop):
         """Calls on_loop() when this subject comes back from the other side.
 
@@ -119,13 +125,18 @@ cdef class LeafIngress(RouteIngress):
             if not self.taken.passes(&m):
                 self.on_refused(True, PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
                 return 0
+        if (
+            self.replies is not None and is_routed(f.plain.subject, f.plain.subject_len)
+            and self.replies.is_here(f.plain.subject)
+        ):
+            return self.replies.answer(self, sink.home, f)
         if self.mapper is None or not self.mapper.concerns(f.plain.subject, f.plain.subject_len):
-            return self.route(sink.home, f, f.plain.subject, f.plain.subject_len, False)
+            return self.route(sink.home, f, f.plain.subject, f.plain.subject_len, GROUPS_NAMED)
         subject = PyBytes_FromStringAndSize(f.plain.subject, <Py_ssize_t>f.plain.subject_len)
         mapped = self.mapper.map(subject)
         return self.route(
             sink.home, f, PyBytes_AS_STRING(mapped), <size_t>PyBytes_GET_SIZE(mapped),
-            mapped != subject and f.queues.n == 0,
+            GROUPS_ALL if mapped != subject and f.queues.n == 0 else GROUPS_NAMED,
         )
 
     cdef int take_interest(self, const RouteFrame* f) except -1:

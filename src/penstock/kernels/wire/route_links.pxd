@@ -13,6 +13,12 @@ from penstock.kernels.wire.sinks cimport Message, PeerSink, Sink
 cdef enum:
     ROUTED_LEN = 19                     # what a gateway puts before a reply: `_GR_.cccccc.ssssss.`
 
+# The queue groups that get a message of another server.
+cdef enum GroupChoice:
+    GROUPS_NAMED = 0                    # those that the frame names
+    GROUPS_ALL = 1                      # all: the message was renamed here, so the other server could choose none
+    GROUPS_OWN = 2                      # those named, and those without members in other clusters
+
 # The output half of a route. `peer` of ClientSink: what the other end is.
 cdef class RouteSink(ClientSink):
     # The leaf node cluster behind it: of all messages of a leaf node link, of the current message of a route. b"" =
@@ -24,6 +30,7 @@ cdef class RouteSink(ClientSink):
     cdef readonly uint64_t dropped_msgs, dropped_bytes
     cdef bint has_reported
     cdef dict targets                   # {account: RouteTarget}
+    cdef RoutedReplies routed_replies   # None: replies that gateways have routed are treated like others
     cdef bint has_room(self, size_t n, Sink origin) except -1
     cdef int sent(self, size_t body_len, Sink origin) except -1
     cdef int put_line(self, const char* verb, bytes word, bytes key, uint64_t weight) except -1
@@ -55,6 +62,10 @@ cdef class RoutedReplies:
     cdef int note(self, RouteIngress ingress, SubscriptionIndex index, const char* reply, size_t n) except -1
     # Takes an answer with a routed subject to the server that asked.
     cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1
+    # Does a routed subject name a server of this cluster?
+    cdef bint is_here(self, const char* routed) noexcept
+    # The routed name of a reply that came with one, or None.
+    cdef bytes name_of(self, SubscriptionIndex index, const Message* m)
 
 # The input half of a route.
 cdef class RouteIngress(Ingress):
@@ -70,7 +81,7 @@ cdef class RouteIngress(Ingress):
     cdef int take_message(self, const RouteFrame* f) except -1
     cdef int take_account(self, const RouteFrame* f) except -1
     cdef int route(
-        self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, bint all_groups
+        self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, GroupChoice choice
     ) except -1
     cdef int take_interest(self, const RouteFrame* f) except -1
 
@@ -79,5 +90,5 @@ cdef inline bint is_routed(const char* subject, size_t n) noexcept nogil:
     return n > ROUTED_LEN and memcmp(subject, b"_GR_.", 5) == 0
 
 cdef int route_from_peer(
-    SubscriptionIndex index, const Views* views, const Span* queues, bint all_groups, RouteSink source
+    SubscriptionIndex index, const Views* views, const Span* queues, GroupChoice choice, RouteSink source
 ) except -1

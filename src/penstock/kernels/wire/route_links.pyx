@@ -240,11 +240,17 @@ cdef class RouteTarget(PeerSink):
         cdef RouteSink link = self.link
         cdef Message renamed
         cdef bytes routed = self.routed_of(m) if self.routed else None
+        cdef bytes name = None
         if not plain and not self.queues.size:
             return 0
-        if routed is not None:
+        if m.reply_len and link.routed_replies is not None and not is_routed(m.reply, m.reply_len):
+            name = link.routed_replies.name_of(self.index, m)
+        if routed is not None or name is not None:
             renamed = m[0]
-            renamed.subject, renamed.subject_len = PyBytes_AS_STRING(routed), <size_t>PyBytes_GET_SIZE(routed)
+            if routed is not None:
+                renamed.subject, renamed.subject_len = PyBytes_AS_STRING(routed), <size_t>PyBytes_GET_SIZE(routed)
+            if name is not None:
+                renamed.reply, renamed.reply_len = PyBytes_AS_STRING(name), <size_t>PyBytes_GET_SIZE(name)
             m = &renamed
         if link.closed:
             self.queues.clear()
@@ -449,6 +455,16 @@ cdef SharedGroup shared_named(MatchResult result, const char* name, size_t n):
     return None
 
 
+cdef bint is_own(SharedGroup group) except -1:
+    """Has the group no members in other clusters?"""
+    cdef RemoteSubscription sub
+    if group is not None:
+        for sub in group.remote:
+            if sub.for_cluster and not is_closed(sub):
+                return False
+    return True
+
+
 cdef int deliver_local(SinkSubscription sub, const Views* views, RouteSink source) except -1:
     cdef Sink sink = sub.sink
     if is_closed(sub) or (sink.for_clients and is_served(source)):
@@ -504,12 +520,10 @@ cdef list all_names(MatchResult result):
 
 
 cdef int route_from_peer(
-    SubscriptionIndex index, const Views* views, const Span* queues, bint all_groups, RouteSink source
+    SubscriptionIndex index, const Views* views, const Span* queues, GroupChoice choice, RouteSink source
 ) except -1:
     """Delivers a message of another server: to all receivers without a queue group that take messages from there, and
     to a member of each group that the other server chose here. Returns how many accepted it.
-
-    all_groups: to a member of each group; the message was renamed here, so the other server could choose none.
     """
     cdef Lookup lookup
     cdef SubscriptionEntry* single = NULL
@@ -529,19 +543,23 @@ cdef int route_from_peer(
         return route_single(single, views, source)
     for i in range(len(result.plain)):
         taken += deliver_local(<SinkSubscription>result.plain[i], views, source)
-    if all_groups:
+    if choice != GROUPS_NAMED:
         for queue in all_names(result):
-            taken += route_named(
-                index, result, PyBytes_AS_STRING(queue), <size_t>PyBytes_GET_SIZE(queue), views, source, chosen
-            )
-        p = end
+            if choice == GROUPS_ALL or is_own(
+                shared_named(result, PyBytes_AS_STRING(queue), <size_t>PyBytes_GET_SIZE(queue))
+            ):
+                taken += route_named(
+                    index, result, PyBytes_AS_STRING(queue), <size_t>PyBytes_GET_SIZE(queue), views, source, chosen
+                )
+        if choice == GROUPS_ALL:
+            p = end
     while p < end:
         while p < end and (p[0] == c' ' or p[0] == c'\t'):
             p += 1
         name = p
         while p < end and p[0] != c' ' and p[0] != c'\t':
             p += 1
-        if p > name:
+        if p > name and (choice == GROUPS_NAMED or not is_own(shared_named(result, name, <size_t>(p - name)))):
             taken += route_named(index, result, name, <size_t>(p - name), views, source, chosen)
     if result.remote is None:
         return taken
@@ -563,6 +581,12 @@ cdef class RoutedReplies:
     cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1:
         return 0
 
+    cdef bint is_here(self, const char* routed) noexcept:
+        return False
+
+    cdef bytes name_of(self, SubscriptionIndex index, const Message* m):
+        return None
+
 
 cdef class RouteIngress(Ingress):
     """The input half of a route.
@@ -581,8 +605,9 @@ cdef class RouteIngress(Ingress):
         self.open_account = open_account
 
     def note_replies(self, RoutedReplies replies):
-        """Gives routed replies to local receivers without their prefix, and sends the answers with it."""
-        self.replies = replies
+        """Gives routed replies to local receivers without their prefix, and sends the answers with it, as well as
+        what they pass on with such a reply."""
+        self.replies = (<RouteSink>self.sink).routed_replies = replies
 
     def limit_exports(self, may_export):
         """Accepts interest in these subjects, and removes what was accepted before; None = in all."""
@@ -661,14 +686,14 @@ cdef class RouteIngress(Ingress):
             sink.cluster = NO_WORD
         if self.replies is not None and is_routed(f.plain.subject, f.plain.subject_len):
             return self.replies.answer(self, index, f)
-        return self.route(index, f, f.plain.subject, f.plain.subject_len, False)
+        return self.route(index, f, f.plain.subject, f.plain.subject_len, GROUPS_NAMED)
 
     cdef int take_account(self, const RouteFrame* f) except -1:
         """Only gateways send these frames."""
         return 0
 
     cdef int route(
-        self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, bint all_groups
+        self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, GroupChoice choice
     ) except -1:
         """Delivers the message of a frame, under this subject."""
         cdef Message far
@@ -681,7 +706,7 @@ cdef class RouteIngress(Ingress):
         far.body, far.body_len, far.header_len = f.plain.body, f.plain.body_len, f.plain.header_len
         views.near = views.shown = views.far = &far
         if not far.reply_len:
-            return route_from_peer(index, &views, &f.queues, all_groups, <RouteSink>self.sink)
+            return route_from_peer(index, &views, &f.queues, choice, <RouteSink>self.sink)
         near = far
         if self.replies is not None and is_routed(far.reply, far.reply_len):
             near.reply += ROUTED_LEN
@@ -695,7 +720,7 @@ cdef class RouteIngress(Ingress):
             views.near, views.shown = &near, &shown
         if near.reply != far.reply:
             self.replies.note(self, index, far.reply, ROUTED_LEN + near.reply_len)
-        return route_from_peer(index, &views, &f.queues, all_groups, <RouteSink>self.sink)
+        return route_from_peer(index, &views, &f.queues, choice, <RouteSink>self.sink)
 
     cdef int take_interest(self, const RouteFrame* f) except -1:
         cdef RouteSink sink = <RouteSink>self.sink

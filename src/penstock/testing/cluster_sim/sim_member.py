@@ -2,13 +2,15 @@
 
 What the server's own code would add is left out: sockets, TLS, compression, pings. Connections that break are
 noticed by both ends some time later.
+
+A server takes connections on one port for each kind of link: routes here, others in its `Doors`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.cluster.interests import AccountInterests
 from penstock.cluster.mesh import Mesh
@@ -26,6 +28,7 @@ from penstock.testing.cluster_sim.sim_network import SimEnd, SimNetwork, SimPipe
 
 ACCOUNTS = ("A", "B", "SYS")
 DIAL_S = (0.0005, 0.05)
+ROUTE_PORT = 1
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,33 @@ class SimSubscription:
     queue: bytes
     member: int
     entry: SinkSubscription
+    forwards_to: bytes = b""
+    """The client sends what it gets to this subject, with the reply that it came with."""
+    answers: bool = False
+    """The client answers what has a reply."""
     got: list[bytes] = field(default_factory=list)
+
+    def publish_of(self, payload: bytes, reply: bytes, sid: bytes) -> tuple[bytes, bytes, bytes] | None:
+        """What the client publishes when it gets this: (subject, reply, payload), or None."""
+        if reply and self.answers:
+            return reply, b"", payload + b" by " + sid
+        if reply and self.forwards_to:
+            return self.forwards_to, reply, payload + b" via " + sid
+        return None
+
+
+class Door(Protocol):
+    """What takes connections on a port, and tells routes about its links."""
+
+    def accept(self, end: SimEnd) -> None:
+        """Another server has connected."""
+
+
+class CarriedLink(Protocol):
+    """A link, as its connection uses it."""
+
+    def control(self, op: int) -> None: ...
+    def closed(self, reason: CloseReason) -> None: ...
 
 
 class SimWire:
@@ -113,6 +142,7 @@ class SimMember:
         settings: options of the mesh.
         find: callable(number) -> the running server, or None.
         cluster_name: "" = a generated one.
+        has_other_links: whether there may be leaf nodes or gateways.
     """
 
     def __init__(
@@ -123,12 +153,15 @@ class SimMember:
         settings: SimSettings,
         find: Callable[[int], SimMember | None],
         cluster_name: str,
+        *,
+        has_other_links: bool = False,
     ) -> None:
         self._network = network
         self.number = number
         self._find = find
         self.is_down = False
-        self._server_id = f"ID-{number}-{incarnation}"
+        self.server_id = f"ID-{number}-{incarnation}"
+        self.server_name = f"server-{number}"
         self._next_cid = 1
         self._ends: dict[SimEnd, None] = {}
         self._outputs: dict[RouteSink, SimEnd] = {}
@@ -138,13 +171,14 @@ class SimMember:
         self._clients: dict[str, ClientSink] = {}
         self._by_sid: dict[bytes, SimSubscription] = {}
         self.peers_here = 0
+        self.interests = AccountInterests(self.accounts, counts_remote=has_other_links)
         self.mesh = Mesh(
             settings,
             self,
-            AccountInterests(self.accounts, counts_remote=False),
+            self.interests,
             network.clock_ns,
-            server_id=self._server_id,
-            server_name=f"server-{number}",
+            server_id=self.server_id,
+            server_name=self.server_name,
             cluster_name=cluster_name or f"generated-{network.random.randrange(1000):03}-{number}",
             is_dynamic=not cluster_name,
         )
@@ -153,7 +187,11 @@ class SimMember:
             self.mesh.interest.watch(account)
             sink = self._clients[account.name] = ClientSink(self._dirty)
             sink.headers = True
+        self._open()
         self.mesh.start()
+
+    def _open(self) -> None:
+        """Opens links of other kinds, before routes are dialled."""
 
     def crash(self) -> None:
         """Stops without a word."""
@@ -164,9 +202,18 @@ class SimMember:
 
     # -- clients
 
-    def subscribe(self, account: str, subject: bytes, queue: bytes, sid: bytes) -> SimSubscription:
+    def subscribe(
+        self,
+        account: str,
+        subject: bytes,
+        queue: bytes,
+        sid: bytes,
+        *,
+        answers: bool = False,
+        forwards_to: bytes = b"",
+    ) -> SimSubscription:
         entry = SinkSubscription(self._clients[account], subject, queue, sid)
-        made = SimSubscription(account, subject, queue, self.number, entry)
+        made = SimSubscription(account, subject, queue, self.number, entry, forwards_to, answers)
         self._by_sid[sid] = made
         self.subscriptions[entry] = made
         found = self.accounts.look_up(account)
@@ -180,44 +227,91 @@ class SimMember:
         account.unsubscribe(one.entry)
         del self.subscriptions[one.entry]
 
-    def publish(self, account: str, subject: bytes, payload: bytes) -> None:
+    def publish(self, account: str, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
         found = self.accounts.look_up(account)
         assert found is not None
-        publish(found.index, subject, b"", b"", payload)
+        publish(found.index, subject, reply, b"", payload)
         self._read_clients()
 
     def _read_clients(self) -> None:
-        for sink in self._clients.values():
+        published: list[tuple[str, tuple[bytes, bytes, bytes]]] = []
+        for account, sink in self._clients.items():
             parser = FrameParser()
             parser.feed(sink.take())
             while (frame := parser.next_frame()) is not None:
-                self._by_sid[frame.sid or b""].got.append(frame.payload or b"")
+                sid, payload = frame.sid or b"", frame.payload or b""
+                one = self._by_sid[sid]
+                one.got.append(payload)
+                if (next_ := one.publish_of(payload, frame.reply or b"", sid)) is not None:
+                    published.append((account, next_))
+        for account, (subject, reply, payload) in published:
+            self.publish(account, subject, payload, reply)
 
-    # -- ports of the mesh
+    # -- connections
 
-    def dial(self, dial: Dial) -> None:
-        self._network.call_later(self._network.random.uniform(*DIAL_S), lambda: self._connect(dial))
+    def connect(
+        self,
+        number: int,
+        port: int,
+        opened: Callable[[SimEnd], object],
+        failed: Callable[[str], object],
+    ) -> None:
+        """Connects to a port of another server: opened(end) or failed(error) follows, or nothing when it is
+        this server."""
+        delay_s = self._network.random.uniform(*DIAL_S)
+        self._network.call_later(delay_s, lambda: self._connect(number, port, opened, failed))
 
-    def _connect(self, dial: Dial) -> None:
-        number = int(dial.address.host.removeprefix("host-"))
+    def _connect(
+        self,
+        number: int,
+        port: int,
+        opened: Callable[[SimEnd], object],
+        failed: Callable[[str], object],
+    ) -> None:
         other = self._find(number)
         if self.is_down or number == self.number:
             return
         if other is None or self._network.are_apart(self.number, number):
-            self.mesh.dial_failed(dial, "no answer")
+            failed("no answer")
             return
-        mine = SimEnd(self._network, self.number, (f"host-{number}", 1))
-        theirs = SimEnd(self._network, number, (f"host-{self.number}", 1))
+        mine = SimEnd(self._network, self.number, (f"host-{number}", port))
+        theirs = SimEnd(self._network, number, (f"host-{self.number}", port))
         SimPipe(self._network, mine, theirs)
-        other.attach(theirs, None)
-        self.attach(mine, dial)
+        other.door(port).accept(theirs)
+        opened(mine)
 
-    def attach(self, end: SimEnd, dial: Dial | None) -> None:
-        """Begins a link on this end of a connection."""
+    def door(self, port: int) -> Door:
+        """What takes connections on this port."""
+        return self
+
+    def accept(self, end: SimEnd) -> None:
+        """Another server of the cluster has connected."""
+        self._attach(end, None)
+
+    def _attach(self, end: SimEnd, dial: Dial | None) -> None:
+        """Begins a route on this end of a connection."""
         sink = RouteSink(self._dirty)
         ingress = RouteIngress(sink, None, RouteParser())
-        link = RouteLink(self.mesh, self._next_cid, SimWire(end), sink, ingress, dial)
+        self._route_made(ingress)
+        link = RouteLink(self.mesh, self.take_cid(), SimWire(end), sink, ingress, dial)
+        self.carry(end, link, sink, ingress)
+        self.mesh.opened(link)
+
+    def _route_made(self, ingress: RouteIngress) -> None:
+        """A route begins with this input half."""
+
+    def take_cid(self) -> int:
+        """The number of a new connection."""
         self._next_cid += 1
+        return self._next_cid - 1
+
+    @property
+    def dirty(self) -> DirtyList:
+        """The sinks with output."""
+        return self._dirty
+
+    def carry(self, end: SimEnd, link: CarriedLink, sink: RouteSink, ingress: RouteIngress) -> None:
+        """Carries a link over this end of a connection from now on."""
         self._ends[end] = None
 
         def closed() -> None:
@@ -238,7 +332,6 @@ class SimMember:
 
         end.on_bytes, end.on_closed = received, closed
         self._outputs[sink] = end
-        self.mesh.opened(link)
 
     def _wake(self) -> None:
         self._network.call_later(0.0, self._flush)
@@ -251,6 +344,17 @@ class SimMember:
                 if end is not None and not self.is_down:
                     end.send(data)
 
+    # -- ports of the mesh
+
+    def dial(self, dial: Dial) -> None:
+        number = int(dial.address.host.removeprefix("host-"))
+        self.connect(
+            number,
+            ROUTE_PORT,
+            lambda end: self._attach(end, dial),
+            lambda error: self.mesh.dial_failed(dial, error),
+        )
+
     def call_later(self, delay_s: float, work: Callable[[], object]) -> object:
         return self._network.call_later(delay_s, lambda: None if self.is_down else work())
 
@@ -259,8 +363,8 @@ class SimMember:
 
     def base_info(self) -> RouteInfo:
         return RouteInfo(
-            server_id=self._server_id,
-            server_name=f"server-{self.number}",
+            server_id=self.server_id,
+            server_name=self.server_name,
             host=f"host-{self.number}",
             port=1,
             connect_urls=[f"client-{self.number}:1"],
