@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import StoreWriteError
 from penstock.jetstream.consumer.consumer_delivery import ConsumerDelivery
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.stream import shrinking
@@ -127,6 +128,20 @@ def failed_sync_believed_when_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BlockSyncs, "sync_files", trusting)
 
 
+def sync_of_a_job_believed_after_a_failed_one(patch: pytest.MonkeyPatch) -> None:
+    """A background job believes its own sync of a file after another sync of it failed."""
+
+    def trusting(syncs: BlockSyncs, paths: Iterable[Path]) -> None:
+        for path in paths:
+            try:
+                sync_file(syncs._disk, path)
+            except StoreWriteError:
+                syncs.distrusted.add(path)
+                raise
+
+    patch.setattr(BlockSyncs, "sync_files", trusting)
+
+
 def failed_sync_of_a_journal_believed_when_repeated(patch: pytest.MonkeyPatch) -> None:
     """What a failed sync of a consumer's journal covered counts as on the disk when the next one succeeds."""
     patch.setattr(FileConsumerStore, "_write_again", lambda store: store._distrusted.clear())
@@ -180,6 +195,7 @@ RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (finished_roll_ups_recorded_no_more, "idempotent recovery", 98072463),
     (limits_before_earlier_removals, "acked means kept", 98091137),
     (failed_sync_believed_when_repeated, "acked means kept", 2013),
+    (sync_of_a_job_believed_after_a_failed_one, "sequence", 99137015),
     (failed_sync_of_a_journal_believed_when_repeated, "acks stay", 94008380),
     (torn_overwriting_left, "erased", 98325493),
     (erasures_before_their_tombstones, "sequence", 98900694),

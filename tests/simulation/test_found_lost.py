@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
+from penstock.errors import JetStreamApiError
+from penstock.jetstream.stream import publish_checks
 from penstock.kernels.log.stream_log import StreamLog
+from penstock.protocol.api import ApiStreamConfig, DiscardPolicy
 from penstock.store.file import FileStore
 from penstock.store.streamfiles import LOST_LOGGED
 from penstock.testing.sim.sim_disk import SimDisk
@@ -62,6 +66,37 @@ def test_a_limit_of_bytes_removes_no_readable_message_after_others_were_lost() -
     log.append(b"S.x", b"", b"small", 12)
     assert log.limit(-1, 10 * SIZE) == 0
     assert (log.messages, log.bytes) == (1, len(b"S.x") + 30 + len(b"small"))
+
+
+def test_the_limit_of_a_subject_holds_after_its_oldest_message_was_lost() -> None:
+    disk, log = log_of_two_blocks()  # S.1 has messages 1 and 11
+    damage(disk, 1)
+    assert log.load(1) is None
+    assert log.limit_subject(b"S.1", 1) == 0 and log.next_seq(1, b"S.1") == 11
+    log.append(b"S.1", b"", b"newer", 12)
+    assert log.limit_subject(b"S.1", 1) == 1 and log.next_seq(1, b"S.1") == 12
+    assert log.count_matching(b"S.1") == 1
+
+
+def test_a_subject_does_not_count_its_oldest_message_that_was_lost() -> None:
+    disk, log = log_of_two_blocks()
+    damage(disk, 1, 6)
+    assert log.load(1) is log.load(6) is None
+    assert (log.count_matching(b"S.1"), log.count_matching(b"S.6")) == (1, 0)
+    assert log.subjects(b"S.6") == {} and log.last_seq_of(b"S.6") == 0
+
+
+def test_a_publish_meets_a_subject_limit_when_only_lost_messages_reach_it() -> None:
+    disk, log = log_of_two_blocks()
+    damage(disk, 6)  # the publish that looks for it finds that out
+    config = ApiStreamConfig(
+        name="S", discard=DiscardPolicy.NEW, max_msgs=log.messages, max_msgs_per_subject=1
+    )
+    stream = SimpleNamespace(config=config, log=log)
+    publish_checks.check_room(stream, b"S.6", b"", 10)  # type: ignore[arg-type]
+    log.append(b"S.x", b"", b"", 12)
+    with pytest.raises(JetStreamApiError, match="maximum messages exceeded"):
+        publish_checks.check_room(stream, b"S.6", b"", 10)  # type: ignore[arg-type]
 
 
 def test_a_block_of_unreadable_messages_takes_a_few_log_lines(caplog: pytest.LogCaptureFixture) -> None:

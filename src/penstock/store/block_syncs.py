@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,9 @@ from penstock.store.executor import drain
 from penstock.store.files import OpenFiles, sync_file
 
 OnEnd = Callable[[StoreWriteError | None], object]
+
+_LOCKS = tuple(threading.Lock() for _ in range(64))
+"""Held during the sync of a file: one of them for each path. Few streams share one."""
 
 
 class _Sync(NamedTuple):
@@ -86,14 +90,17 @@ class BlockSyncs:
 
     def sync_files(self, paths: Iterable[Path]) -> None:
         """Syncs files of the stream, in any thread. Raises StoreWriteError; the file that failed is to be
-        written again."""
-        try:
-            for path in paths:
-                sync_file(self._disk, path)
-        except StoreWriteError as error:
-            if error.path:
-                self.distrusted.add(Path(error.path))
-            raise
+        written again, and all syncs of it fail until then."""
+        for path in paths:
+            # The system tells one of two threads about its error. The other one must learn of it here.
+            with _LOCKS[hash(path) % len(_LOCKS)]:
+                if path in self.distrusted:
+                    raise self._distrust()
+                try:
+                    sync_file(self._disk, path)
+                except StoreWriteError:
+                    self.distrusted.add(path)
+                    raise
 
     def begin_write(self) -> None:
         """A write begins."""
@@ -250,7 +257,7 @@ class BlockSyncs:
     def _distrust(self) -> StoreWriteError:
         return StoreWriteError(
             "cannot sync: an earlier sync failed, the file is written again first",
-            path=str(min(self.distrusted, default="")),
+            path=str(min(self.distrusted.copy(), default="")),
         )
 
     def _sync_names(self, directory: Path) -> None:

@@ -101,7 +101,7 @@ class BlockWriter:
         """
         blocks = {block_path(self._directory, block.number): block for block in self._log.block_list()}
         later = {block_path(self._directory, number) for number in busy}
-        for path in sorted(self._syncs.distrusted - later):
+        for path in sorted(self._syncs.distrusted.copy() - later):
             try:
                 data = stored = self._disk.read(path) if self._disk.exists(path) else b""
             except OSError as error:

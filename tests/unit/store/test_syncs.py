@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,7 +13,9 @@ from penstock.errors import StoreWriteError
 from penstock.store.block_jobs import BlockJobs
 from penstock.store.block_syncs import BlockSyncs
 from penstock.store.blocks import BlockFiles
+from penstock.store.erasures import Erasures
 from penstock.store.executor import InlineExecutor
+from penstock.store.files import OpenFiles
 from penstock.store.interface import StreamStore
 from penstock.testing.sim.sim_disk import SimDisk
 from penstock.testing.sim.sim_executor import SimExecutor
@@ -89,6 +92,21 @@ def test_the_next_sync_covers_a_failed_one_whose_bookkeeping_raised(
     assert ends[1:] == [None]
     disk.lose_power(all_of_it=True)
     assert opened(disk).account("$G").open_stream("S").log.last_seq == 3
+
+
+def test_a_background_job_does_not_believe_its_sync_of_a_file_after_another_one_failed() -> None:
+    disk = FailingDisk(Random(1))
+    path = Path("/1.blk")
+    disk.close(disk.open(path))
+    files = OpenFiles(disk=disk)
+    syncs = BlockSyncs(path.parent, files, Erasures(path.parent, files), set)
+    disk.fails_at = "sync"
+    with pytest.raises(StoreWriteError, match="Input/output error"):
+        syncs.sync_files([path])
+    with pytest.raises(StoreWriteError, match="written again first"):
+        syncs.sync_files([path])
+    syncs.distrusted.discard(path)  # as when it was written again
+    syncs.sync_files([path])
 
 
 def removed_and_synced(

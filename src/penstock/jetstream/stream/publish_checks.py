@@ -21,6 +21,7 @@ from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
+    from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 
 ROLLUP_SUBJECT = "sub"
 ROLLUP_ALL = "all"
@@ -122,13 +123,24 @@ def check_room(stream: StreamReplica, subject: bytes, header: bytes, payload_len
     if 0 < config.max_msgs_per_subject <= log.count_matching(subject):
         if config.discard_new_per_subject:
             raise codes.STREAM_STORE_FAILED.exception(err="maximum messages per subject exceeded")
-        oldest = log.load_next(subject, 1)
-        assert oldest is not None, f"stream {config.name} counts messages on {subject!r} but finds none"
-        replaced_size = log.cost_of(len(subject), len(oldest.header), len(oldest.payload))
+        oldest = _replaced(log, subject, config.max_msgs_per_subject)
+        if oldest is not None:
+            replaced_size = log.cost_of(len(subject), len(oldest.header), len(oldest.payload))
     if 0 < config.max_msgs <= log.messages and not replaced_size:
         raise codes.STREAM_STORE_FAILED.exception(err="maximum messages exceeded")
     if 0 < config.max_bytes < log.bytes + size and not size <= replaced_size:
         raise codes.STREAM_STORE_FAILED.exception(err="maximum bytes exceeded")
+
+
+def _replaced(log: StreamLog, subject: bytes, subject_max: int) -> StoredRecord | None:
+    """The oldest message of a subject that is at its limit. None when reading shows that messages were lost
+    on the disk, and that those that are left are fewer than the limit."""
+    while subject_max <= log.count_matching(subject):
+        lost = log.lost
+        oldest = log.load_next(subject, 1)
+        if log.lost == lost:
+            return oldest
+    return None
 
 
 def _without_status_line(header: bytes) -> bytes:

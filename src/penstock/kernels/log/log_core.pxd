@@ -100,6 +100,7 @@ cdef class LogCore:
     cdef uint64_t _along(self, Subject* s, uint64_t seq) except? 0
     cdef uint64_t _last_live(self, Subject* s, uint64_t gone) except? 0
     cdef uint64_t _beyond(self, uint64_t seq, size_t count) noexcept
+    cdef int _pass_lost(self, Subject* s) except -1
     cdef void _forget_hint(self, Subject* s) noexcept
     cdef int _discard(self, size_t i) except -1
     cdef int _detach(self, MessageBlock block) except -1

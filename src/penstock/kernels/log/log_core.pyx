@@ -570,6 +570,26 @@ cdef class LogCore:
         self.front_removals = front_removals
         return 1
 
+    cdef int _pass_lost(self, Subject* s) except -1:
+        """Counts a subject again when its oldest message was lost: nothing removes that one, so a limit would never
+        remove the others. Lost messages between readable ones stay counted until they are the oldest."""
+        cdef Entry* entry = self._entry(s.first)
+        cdef uint64_t seq
+        if s.count == 0 or (entry != NULL and not entry.offset & <uint32_t>ENTRY_DEAD):
+            return 0
+        self._forget_hint(s)
+        seq = self._along(s, s.first + 1)
+        if seq == 0:
+            self._forget_hint(s)
+            self.state.drop(s)
+            return 0
+        s.first = seq
+        s.count = 0
+        while seq:
+            s.count += 1
+            seq = self._along(s, seq + 1)
+        return 0
+
     cdef void _forget_hint(self, Subject* s) noexcept:
         cdef uint32_t sid = <uint32_t>(s - self.state.items) + 1
         if self.hints[sid % HINTS].subject == sid:
@@ -693,6 +713,8 @@ cdef class LogCore:
     cdef uint64_t enforce_subject_limit(self, const char* s, size_t n, uint64_t keep, uint64_t most) except? 0:
         cdef Subject* subject = self.state.find(s, n)
         cdef uint64_t gone = 0, excess
+        if subject != NULL and self.lost:
+            self._pass_lost(subject)
         if subject == NULL or subject.count <= keep:
             return 0
         excess = subject.count - keep

@@ -343,6 +343,8 @@ cdef class StreamLog(LogCore):
         if filter == b"" or filter == b">":
             return self.messages
         n = self.state.match(<const char*>filter, len(filter))
+        if n == 1 and self.lost:
+            self._pass_lost(&self.state.items[self.state.matched[0]])
         for i in range(n):
             count += self.state.items[self.state.matched[i]].count
         return count
