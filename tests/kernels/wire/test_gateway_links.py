@@ -85,7 +85,8 @@ class Link:
             parser.for_leaf()
             self.sink = leaf_sink = LeafSink(DirtyList())
             leaf_sink.join(server.index, kind == "hub", kind.encode())
-            self.ingress = LeafIngress(leaf_sink, None, parser)
+            self.ingress = leaf_ingress = LeafIngress(leaf_sink, None, parser)
+            leaf_ingress.bind(b"A")
             server.interest.connect_leaf(leaf_sink)
         parser.widen()
         self.kind = kind
