@@ -227,6 +227,30 @@ async def test_a_leaf_node_answers_requests_of_another_cluster(
         await leaf.stop()
 
 
+async def test_other_clusters_reach_a_server_in_lame_duck_mode(
+    clusters: SuperCluster, kinds: tuple[str, str]
+) -> None:
+    top = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "20s"'
+    first, second = await clusters.pair(kinds, top=top)
+    subscriber, found = await clusters.client(first), []
+
+    async def note(message: Any) -> None:
+        found.append(message)
+
+    await subscriber.subscribe("to.me", cb=note)
+    await subscriber.flush()
+    publisher = await clusters.client(second)
+    await heard(publisher, "to.me", found)
+    await first.lame_duck()
+    await until(lambda: "lame duck mode" in first.log())
+    await publisher.publish("to.me", b"1")
+    await until(lambda: len(found) == 1)
+    await second.stop()
+    await second.start()
+    await joined(first, second)
+    await heard(await clusters.client(second), "to.me", found)
+
+
 # -- the document for operators
 
 

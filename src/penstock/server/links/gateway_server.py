@@ -121,10 +121,6 @@ class GatewayServer(LinkServer[GatewaySession]):
         """The connection with this number."""
         return self._sessions.get(cid)
 
-    def lame_duck(self) -> None:
-        """Accepts no more servers."""
-        self._stop_listening()
-
     def _stop_links(self) -> None:
         self.gateways.stop()
 

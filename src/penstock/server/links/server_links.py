@@ -83,11 +83,13 @@ class ServerLinks:
             await self.replication.hand_over()
 
     def lame_duck(self) -> None:
-        """Tells other servers that clients must not connect to this one any more."""
+        """Tells other servers that clients must not connect to this one any more.
+
+        Gateways go on, and accept others, as on the official server: the clients that are left here may have
+        no other way to other clusters.
+        """
         if self.leafs is not None:
             self.leafs.lame_duck()
-        if self.gateways is not None:
-            self.gateways.lame_duck()
         if self.routes is not None:
             self.routes.lame_duck()
 
