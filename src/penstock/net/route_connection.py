@@ -7,8 +7,9 @@ and counts messages above its bound. Pending at most: the bound in the out buffe
 transport.
 
 Compression begins at one point of the stream in each direction, within the handshake. Both directions are S2
-streams: an identifier, then chunks. Compressed output goes through the transport, because the sink can not
-send it itself.
+streams: an identifier, then chunks. The identifier leaves with the first chunk: a server that decides to
+decompress when it has parsed INFO takes what it read together with it as text. Compressed output goes through
+the transport, because the sink can not send it itself.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class RouteConnection(ServerConnection):
 
     Arguments as for `ServerConnection`."""
 
-    __slots__ = ("_mode", "_read", "_reader", "_scratch", "wire_bytes")
+    __slots__ = ("_has_begun", "_mode", "_read", "_reader", "_scratch", "wire_bytes")
 
     def __init__(
         self, ingress: RouteIngress, watch: BacklogWatch, handler: Handler, *, kind: str = "route"
     ) -> None:
         super().__init__(ingress, watch, handler, kind=kind)
         self._mode = ""  # of compression; "" = none
+        self._has_begun = False  # the identifier of the compressed output is written
         self._reader: S2Reader | None = None
         self._read: Callable[[bytes], object] | None = None  # takes the input, in place of the parser
         self._scratch = bytearray()
@@ -71,7 +73,6 @@ class RouteConnection(ServerConnection):
             return
         self.flush()
         self._mode, self._reader = mode, S2Reader()
-        self._put_raw(transport, IDENTIFIER)
         self._leave_socket()
         self._scratch = bytearray(READ_BYTES)
         self.get_buffer = self._get_scratch
@@ -139,6 +140,8 @@ class RouteConnection(ServerConnection):
     def _put(self, transport: asyncio.Transport, data: bytes) -> None:
         if self._mode:
             data = encode_chunks(data, compress=self._mode != PLAIN_MODE)
+            if not self._has_begun:
+                self._has_begun, data = True, IDENTIFIER + data
         self._put_raw(transport, data)
 
     def _put_raw(self, transport: asyncio.Transport, data: bytes) -> None:

@@ -9,7 +9,7 @@ from penstock.routing.permissions import PermissionEntry
 from penstock.server.config import tls_directives
 from penstock.server.config.block_fields import each, fields
 from penstock.server.config.conf_parser import ConfMap, ConfNode
-from penstock.server.config.leaf_options import LeafOptions, LeafRemoteOptions, LeafUser
+from penstock.server.config.leaf_options import LeafOptions, LeafProxyOptions, LeafRemoteOptions, LeafUser
 from penstock.server.config.link_directives import CREDENTIALS, compression_of, link_fields
 from penstock.server.config.values import (
     Reader,
@@ -21,7 +21,6 @@ from penstock.server.config.values import (
     text,
 )
 
-NO_PROXY = "this server connects to hubs directly, not through an HTTP proxy; leave it out"
 NO_MIGRATION = "this server's streams have no replicas that could move; leave it out"
 
 
@@ -100,7 +99,7 @@ def _remotes(node: ConfNode, name: str) -> tuple[LeafRemoteOptions, ...]:
 
 def _remote(node: ConfNode, name: str) -> LeafRemoteOptions:
     found = fields(block(node, name), _REMOTE, frozenset())
-    for unused in ("migrate", "proxy", "without_effect"):
+    for unused in ("migrate", "without_effect"):
         found.pop(unused, None)
     if "compression" in found:
         found.update(found.pop("compression"))
@@ -155,9 +154,20 @@ def _migrate(node: ConfNode, name: str) -> None:
         raise node.where.error(f"{name}: {NO_MIGRATION}")
 
 
-def _proxy(node: ConfNode, name: str) -> None:
-    for key, where, _ in block(node, name):
-        raise where.error(f"{name}.{key}: {NO_PROXY}")
+def _proxy(node: ConfNode, name: str) -> LeafProxyOptions | None:
+    found = fields(block(node, name), _PROXY, frozenset())
+    if not found:
+        return None
+    if "url" not in found:
+        raise node.where.error("proxy URL must be specified when other proxy options are set")
+    try:
+        return LeafProxyOptions(**found)
+    except ConfigError as error:
+        raise node.where.error(error.message) from error
+
+
+def _no_proxy_tls(node: ConfNode, name: str) -> None:
+    raise node.where.error(f"{name}: this server speaks plain HTTP to proxies; leave it out")
 
 
 _AUTHORIZATION: dict[str, tuple[str, Reader]] = {
@@ -172,6 +182,13 @@ _USER: dict[str, tuple[str, Reader]] = {
     **dict.fromkeys(("pass", "password"), ("password", text)),
     "account": ("account", text),
     "proxy_required": ("proxy_required", boolean),
+}
+_PROXY: dict[str, tuple[str, Reader]] = {
+    "url": ("url", text),
+    "username": ("username", text),
+    "password": ("password", text),
+    "timeout": ("timeout_ns", duration),
+    "tls": ("tls", _no_proxy_tls),
 }
 _REMOTE: dict[str, tuple[str, Reader]] = {
     **dict.fromkeys(("no_randomize", "dont_randomize"), ("no_randomize", boolean)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -30,6 +31,44 @@ class LeafUser(Struct, frozen=True, kw_only=True):
     """Account that the leaf node is bound to. Default `$G`. `account`."""
     proxy_required: bool = False
     """The leaf node must connect through a trusted proxy. Default off. `proxy_required`."""
+
+
+class LeafProxyOptions(Struct, frozen=True, kw_only=True):
+    """The HTTP proxy through which a hub is dialled."""
+
+    url: str
+    """`http://host[:port]`, default port 80. `url`."""
+    username: str = ""
+    """User of the proxy; "" (default) = it asks for none. `username`."""
+    password: str = ""
+    """Password of the user; both or none. `password`."""
+    timeout_ns: int = 0
+    """Time limit until the proxy has connected; 0 (default) = that of the remote. `timeout`."""
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"invalid proxy URL: {error}") from error
+        if parts.scheme == "https":
+            raise ConfigError(
+                "proxy URL scheme is https: this server speaks plain HTTP to proxies; give it an http URL "
+                "(the hub's `tls` encrypts what passes)"
+            )
+        if parts.scheme != "http":
+            raise ConfigError(f"proxy URL scheme must be http or https, got: {parts.scheme}")
+        if not parts.hostname or port == 0:
+            raise ConfigError("proxy URL must specify a host")
+        if bool(self.username) != bool(self.password):
+            raise ConfigError("proxy username and password must both be specified or both be empty")
+        at_least("proxy timeout", self.timeout_ns, 0)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or 80
 
 
 class LeafRemoteOptions(Struct, frozen=True, kw_only=True):
@@ -75,6 +114,8 @@ class LeafRemoteOptions(Struct, frozen=True, kw_only=True):
     """Time limit for the hub's first INFO, > 0. Default 1 s. `first_info_timeout`."""
     dial_timeout_ns: int = 0
     """Time limit of a connection attempt; 0 (default) = that of the block. `dial_timeout`."""
+    proxy: LeafProxyOptions | None = None
+    """HTTP proxy for all URLs; None (default) = none. `proxy`."""
 
     def __post_init__(self) -> None:
         if not self.urls:
@@ -110,6 +151,7 @@ class LeafRemoteOptions(Struct, frozen=True, kw_only=True):
         return (
             *(self.nkey, self.tls, self.hub, self.deny_imports, self.deny_exports, self.compression),
             *(self.rtt_thresholds_ns, self.isolate, self.request_isolation, self.ws_compression),
+            self.proxy,
         )
 
     def shown(self) -> str:

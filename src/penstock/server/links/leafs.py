@@ -9,7 +9,7 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -306,11 +306,29 @@ class Leafs(LinkServer[LeafSession]):
             if address.is_websocket:
                 await self._connect_websocket(remote, address, timeout_ns / NS)
                 return
+            place = await self._place_of(options, address, timeout_ns)
             async with asyncio.timeout(timeout_ns / NS):
-                await self._loop.create_connection(lambda: self._dialled(remote), address.host, address.port)
+                await self._loop.create_connection(lambda: self._dialled(remote), **place)
         except (OSError, ConfigError, ssl.SSLError) as error:  # TimeoutError is an OSError
             text = getattr(error, "strerror", None) or str(error) or "timeout"
             self.nodes.dial_failed(remote, text)
+
+    @staticmethod
+    async def _place_of(options: LeafRemoteOptions, address: LeafAddress, timeout_ns: int) -> dict[str, Any]:
+        """Where to connect to, for `create_connection`: the hub, or a socket that a proxy connected to it."""
+        proxy = options.proxy
+        if proxy is None:
+            return {"host": address.host, "port": address.port}
+        from penstock.net.http_tunnel import open_tunnel  # few servers dial through a proxy
+
+        made = await open_tunnel(
+            proxy.address,
+            str(address),
+            user=proxy.username,
+            password=proxy.password,
+            timeout_s=(proxy.timeout_ns or timeout_ns) / NS,
+        )
+        return {"sock": made}
 
     async def _connect_websocket(self, remote: LeafRemote, address: LeafAddress, timeout_s: float) -> None:
         from penstock.net.websocket_dial import DialledWebsocket  # few servers dial by WebSocket
@@ -325,11 +343,11 @@ class Leafs(LinkServer[LeafSession]):
             handshake_timeout_s=options.first_info_timeout_ns / NS,
             log_error=self._context.log.error,
         )
+        place = await self._place_of(options, address, int(timeout_s * NS))
         async with asyncio.timeout(timeout_s):
             await self._loop.create_connection(
                 lambda: layer,
-                address.host,
-                address.port,
+                **place,
                 ssl=_client_context(options) if is_encrypted else None,
                 server_hostname=remote.host_name if is_encrypted else None,
             )
