@@ -104,6 +104,11 @@ class JetStreamService:
         return "" if self._options.store_dir is None else os.path.join(self._options.store_dir, "jetstream")
 
     @property
+    def store(self) -> Store:
+        """The store of all accounts."""
+        return self._store
+
+    @property
     def options(self) -> JetStreamOptions:
         return self._options
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import faults
-from penstock.errors import ServerError
+from penstock.errors import ServerError, StoreError
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.meta import cluster_infos
 from penstock.jetstream.meta.assignments import StreamAssignment
@@ -45,6 +45,7 @@ from penstock.protocol.ids import NuidGenerator, short_hash
 from penstock.replication.replication_node import ReplicationOptions
 from penstock.server.disk_executor import LoopExecutor
 from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
+from penstock.server.replicated import lost_log
 from penstock.server.replicated.asset_duties import AssetDuties
 from penstock.server.replicated.cluster_administration import ADMINISTRATION, ClusterAdministration
 from penstock.server.replicated.cluster_api import ClusterApi
@@ -154,6 +155,7 @@ class ClusterJetStream:
         assert options is not None
         directory = self._directory()
         directory.mkdir(parents=True, exist_ok=True)
+        self._keep_files_without_log(service, directory)
         replication = ReplicationOptions()
         if not options.sync_replicas:
             replication = ReplicationOptions(sync_always=False, sync_interval_ns=options.sync_interval_ns)
@@ -162,6 +164,15 @@ class ClusterJetStream:
             how = f"a majority has written; syncs follow every {format_duration(options.sync_interval_ns)}"
         self._context.log.info(f"Replicated streams acknowledge what {how}")
         return ReplicationSetup(directory / LOG_DIRECTORY, self._opened, replication, self._disk)
+
+    def _keep_files_without_log(self, service: JetStreamService, directory: Path) -> None:
+        try:
+            if not lost_log.has_log(self._disk, directory / LOG_DIRECTORY):
+                engines = service.running.items()
+                own = {(account, name) for account, engine in engines for name in engine.table.standalone}
+                lost_log.set_aside(service.store, self._disk, directory, own, self._context.log)
+        except (StoreError, OSError) as error:
+            raise ServerError(f"files of streams without a log cannot be kept: {error}") from error
 
     def _directory(self) -> Path:
         options = self._context.options.jetstream
