@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,18 @@ def command_of(kind: str) -> tuple[str, ...]:
 
 @contextmanager
 def replicated_cluster(
-    kind: str, directory: Path, jetstream: str = "", servers: int = 3
+    kind: str,
+    directory: Path,
+    jetstream: str = "",
+    servers: int = 3,
+    command: Sequence[str] = (),
 ) -> Iterator[SyncProcessCluster]:
-    """Ready servers called a, b, c, ... with a system account; the first three have tags."""
+    """Ready servers called a, b, c, ... with a system account; the first three have tags. command: starts a
+    server, instead of the usual one of this kind."""
     names = "abcdefghi"[:servers]
     options: dict[str, Any] = {"config": _config, "names": names, "name": "c", "directory": directory}
-    made = sync_cluster(servers, command=command_of(kind), jetstream=jetstream or True, **options)
+    started = command or command_of(kind)
+    made = sync_cluster(servers, command=started, jetstream=jetstream or True, **options)
     try:
         made.start()
     except ServerError as error:
