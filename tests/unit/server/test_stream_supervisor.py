@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import MisuseError, StoreError
+from penstock.errors import MisuseError, ServerError, StoreError
 from penstock.jetstream.meta import meta_commands as commands
 from penstock.jetstream.meta.desired_state import StoredStream
 from penstock.jetstream.meta.meta_commands import ConfirmRemoved, SettleMembers
@@ -129,7 +129,7 @@ def test_a_stream_on_disk_with_the_name_of_a_new_one_is_removed_before_that_one_
 # --- failures -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [StoreError("a"), MisuseError("b"), OSError("c")])
+@pytest.mark.parametrize("error", [StoreError("a"), MisuseError("b"), OSError("c"), ServerError("d")])
 def test_a_stream_that_cannot_be_started_says_why_once_and_is_tried_again(error: Exception) -> None:
     it = Supervised()
     it.create("S")
@@ -143,6 +143,25 @@ def test_a_stream_that_cannot_be_started_says_why_once_and_is_tried_again(error:
     it.groups.errors["S"] = StoreError("another reason")
     it.tick(REVIEW_NS)
     assert it.errors() == ["stream 'S' cannot be started on this server: another reason"]
+    it.groups.errors.clear()
+    it.tick(REVIEW_NS)
+    assert (it.supervisor.failures, (ACCOUNT, "S") in it.groups.groups) == ({}, True)
+
+
+def test_an_internal_error_at_the_start_of_a_new_stream_stops_no_other(
+    noted_faults: list[BaseException],
+) -> None:
+    it = Supervised()
+    it.tick()
+    for name in ("S", "T"):
+        it.create(name)
+        it.hear(name)
+    it.groups.errors["S"] = ZeroDivisionError()
+    assert ("open", "T") in it.tick()
+    assert list(it.groups.groups) == [(ACCOUNT, "T")]
+    assert "the server's log has it as fault" in it.supervisor.failures[ACCOUNT, "S"]
+    assert noted_faults == [it.groups.errors["S"]]
+    noted_faults.clear()
     it.groups.errors.clear()
     it.tick(REVIEW_NS)
     assert (it.supervisor.failures, (ACCOUNT, "S") in it.groups.groups) == ({}, True)

@@ -50,7 +50,6 @@ UNSUPPORTED_JETSTREAM = frozenset(
     """max_concurrent_io max_outstanding_catchup meta_compact meta_compact_size
     meta_compact_sync tpm""".split()
 )
-UNSUPPORTED_JETSTREAM_LIMITS = frozenset({"max_ha_assets"})
 
 
 def _web(node: ConfNode, name: str) -> Any:
@@ -137,7 +136,7 @@ def _fast_ingest_errors(node: ConfNode, name: str) -> bool:
 
 
 def _jetstream_limits(node: ConfNode, name: str) -> dict[str, Any]:
-    found = fields(block(node, name), _JETSTREAM_LIMITS, UNSUPPORTED_JETSTREAM_LIMITS)
+    found = fields(block(node, name), _JETSTREAM_LIMITS, frozenset())
     batch: dict[str, Any] = found.pop("batch", {})
     return found | batch
 
@@ -149,6 +148,7 @@ def _batch_limits(node: ConfNode, name: str) -> dict[str, Any]:
 _JETSTREAM_LIMITS: dict[str, tuple[str, Reader]] = {
     "duplicate_window": ("duplicate_window_max_ns", duration_text),
     "max_ack_pending": ("ack_pending_max", integer),
+    "max_ha_assets": ("ha_assets_max", integer),
     "max_request_batch": ("request_batch_max", integer),
     "default_max_consumers": ("consumers_per_stream_max", integer),
     "batch": ("batch", _batch_limits),

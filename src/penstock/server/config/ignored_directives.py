@@ -82,6 +82,5 @@ CHECKS: Mapping[str, Reader] = {
     "meta_compact": _not_negative(integer),
     "meta_compact_size": _not_negative(storage_size),
     "meta_compact_sync": boolean,
-    "max_ha_assets": integer,
     "tpm": _refused(NO_TPM),
 }

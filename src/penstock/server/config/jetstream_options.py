@@ -23,8 +23,8 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     """With leaf nodes and no domain: `will_extend` lets `$JS.API` of the system account pass to a hub.
     Default none. `extension_hint`."""
     unique_tag: str = ""
-    """Prefix of the tag that must differ between the servers of a stream's replicas. Shown in monitoring; no
-    effect without clustering. Default none. `unique_tag`."""
+    """In a cluster: prefix of the tag that must differ between the servers of a stream's replicas. Default
+    none. `unique_tag`."""
     sync_interval_ns: int = 120 * NS
     """Fsync interval of file streams, ns, > 0. Default 2 minutes. `sync_interval`."""
     sync_always: bool = False
@@ -57,6 +57,9 @@ class JetStreamOptions(Struct, frozen=True, kw_only=True):
     `limits.duplicate_window`."""
     ack_pending_max: int = 0
     """Maximum unacked messages of a consumer; 0 (default) = no limit. `limits.max_ack_pending`."""
+    ha_assets_max: int = 0
+    """In a cluster: maximum streams with more than one replica on a server; requests that this server takes
+    place no more there. 0 (default) or less = no limit. `limits.max_ha_assets`."""
     request_batch_max: int = 0
     """Maximum batch of a pull request: upper limit and default of a consumer's `max_batch`; 0 (default) = no
     limit. `limits.max_request_batch`."""

@@ -507,6 +507,7 @@ class ClusterJetStream:
             clusters=(options.cluster_name,),
             engine=engine.config,
             unique_tag=options.jetstream.unique_tag,
+            ha_streams_max=options.jetstream.ha_assets_max,
             ticket=ticket,
         )
 

@@ -70,6 +70,12 @@ def raftz(cluster: ClusterJetStream) -> Steps:
     return {SYSTEM_ACCOUNT: shown} if shown else {}
 
 
+def ha_assets(cluster: ClusterJetStream) -> int:
+    """Groups of more than one server that this one is in: the meta group and streams. The official server
+    counts those of consumers, too."""
+    return int(cluster.meta.group is not None) + cluster.tables.load(cluster.own_peer).replicated
+
+
 def meta_problems(cluster: ClusterJetStream) -> list[ClusterProblem]:
     """What is wrong with the meta group here."""
     meta = cluster.meta

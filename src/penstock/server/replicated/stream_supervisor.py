@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock import faults
-from penstock.errors import MisuseError, StoreError
+from penstock.errors import MisuseError, ServerError, StoreError
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.meta.desired_state import (
     AwaitMeta,
@@ -133,7 +133,7 @@ class StreamSupervisor:
         now = self._monotonic()
         started, self._started = self._started, set()
         for key in started:
-            self._start_new(key)
+            faults.contain(self._start_new, self._starting_failed, key)
         if now >= self._review_at:
             self._review_at = now + REVIEW_NS
             self._review(is_current=False)
@@ -151,6 +151,11 @@ class StreamSupervisor:
             self.review()
             return
         self._start(assignment)
+
+    def _starting_failed(self, error: Exception, key: Key) -> None:
+        account, name = key
+        fault = faults.note(f"starting stream {name} of account {account}", error)
+        self.failures[key] = faults.describe(fault)
 
     def _review(self, *, is_current: bool) -> None:
         tables, own = self._meta.tables, self._meta.own_peer
@@ -207,7 +212,7 @@ class StreamSupervisor:
                     return
             self._groups.open(assignment, self._member_of)
             self.failures.pop(key, None)
-        except (StoreError, MisuseError, OSError) as error:
+        except (StoreError, MisuseError, ServerError, OSError) as error:
             if self.failures.get(key) != str(error):
                 self._log.error(f"stream {assignment.name!r} cannot be started on this server: {error}")
             self.failures[key] = str(error)

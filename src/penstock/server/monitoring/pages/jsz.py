@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
     from penstock.jetstream.stream.stream_replica import StreamReplica
     from penstock.server.monitoring.monitored_server import MonitoredServer
+    from penstock.server.replicated.cluster_jetstream import ClusterJetStream
 
 
 class JszOptions(PageOptions, frozen=True, kw_only=True):
@@ -185,6 +186,14 @@ def _consumer_detail(consumer: ConsumerReplica, now: int, options: JszOptions) -
     return page
 
 
+def _ha_assets(cluster: ClusterJetStream | None) -> int:
+    if cluster is None:
+        return 0
+    from penstock.server.replicated.cluster_monitoring import ha_assets
+
+    return ha_assets(cluster)
+
+
 def raftz(server: MonitoredServer) -> Page | Steps:
     """The replicated groups of this server by account; {} without any."""
     service = server.jetstream
@@ -222,6 +231,7 @@ def jetstream_limits(server: MonitoredServer) -> Page:
     limits = {
         "max_request_batch": options.request_batch_max,
         "max_ack_pending": options.ack_pending_max,
+        "max_ha_assets": options.ha_assets_max,
         "max_duplicate_window": options.duplicate_window_max_ns,
         "default_max_consumers": options.consumers_per_stream_max or CONSUMERS_PER_STREAM,
     }
@@ -238,7 +248,7 @@ def jetstream_stats(server: MonitoredServer) -> Page:
         "reserved_memory": sum(info.reserved_memory for info in infos),
         "reserved_storage": sum(info.reserved_storage for info in infos),
         "accounts": len(infos),
-        "ha_assets": 0,
+        "ha_assets": _ha_assets(service.cluster) if service is not None else 0,
         "api": {
             "level": API_LEVEL if service is not None else 0,
             "total": sum(info.api.total for info in infos),
