@@ -78,6 +78,7 @@ class StreamRun:
         if dimensions.random() < 0.35:
             self.streams |= copies_of(config)
         self.is_calm = dimensions.random() < 0.3
+        self._dimensions = dimensions
         self.histories = {name: StreamHistory(name) for name in self.streams}
         self.history = self.histories[STREAM]
         self.options = self._some_options()
@@ -311,7 +312,9 @@ class StreamRun:
 
     def _transfer(self) -> None:
         server = self._leader()
-        if server is not None:
+        if server is not None and UNACKED in self._is_made and self._dimensions.random() < 0.5:
+            self._depose(server)
+        elif server is not None:
             others = [one.name for one in self.servers if one is not server]
             if len(self.streams) > 1:
                 name = self.random.choice(list(self.streams))
@@ -319,6 +322,31 @@ class StreamRun:
             else:
                 name = STREAM
             self.counts["transfers"] += server.transfer(name, self.random.choice(others), self.now)
+
+    def _depose(self, server: StreamServer) -> None:
+        """A leader whose disk is slow delivers, and hands over what only its successor has written: it learns
+        of the commit when it leads no more."""
+        self.counts["depositions"] += 1
+        successor, other = self._dimensions.sample([one for one in self.servers if one is not server], 2)
+        pairs = {(server.number, other.number), (other.number, server.number)}
+
+        def heal() -> None:
+            self.cut.difference_update(pairs)
+            server.set_sync_time(2 * MILLISECOND_NS)
+
+        self.call_later(1_000 * MILLISECOND_NS, heal)
+        server.set_sync_time(5_000 * MILLISECOND_NS)
+        last_seq = server.replicas[STREAM].stream.log.last_seq
+        self._pull()
+        self._publish()
+        for _ in range(100):
+            self._run_for(MILLISECOND_NS // 5)
+            if not server.leads(STREAM):
+                return
+            if server.replicas[STREAM].stream.log.last_seq > last_seq:
+                break  # committed by the others; what it delivers of it is proposed now
+        self.cut |= pairs
+        self.counts["transfers"] += server.transfer(STREAM, successor.name, self.now)
 
     def _compact(self) -> None:
         if self._up() and self.compacts:
