@@ -616,6 +616,25 @@ def test_a_removed_server_is_refused_for_five_minutes() -> None:
     assert server.replica.tables.peers["C"].status is PeerStatus.MEMBER
 
 
+def test_a_server_that_was_removed_by_an_earlier_leader_is_refused_as_long() -> None:
+    server = leader("a", "b", "c")
+    server.role(Role.FOLLOWER, "b.1")
+    server.apply(RemoveServer("C"))
+    server.tick()
+    server.group.membership = Membership(("a.1", "b.1"))
+    server.apply(PeerGone("C"))
+    server.tick(CHANGES_NS)
+    removed_at = server.now
+    server.role(Role.LEADER, "a.1")
+    assert changes(server, 3) == []
+    server.now = removed_at + REFUSED_NS - 2 * CHANGES_NS
+    assert changes(server) == []
+    assert "C" not in server.replica.tables.peers
+    assert changes(server) == [("ADD_LEARNER", "c.1")]
+    server.tick(AGAIN_NS)
+    assert server.replica.tables.peers["C"].status is PeerStatus.MEMBER
+
+
 def test_the_leader_that_is_to_be_removed_hands_over_first() -> None:
     server = leader("a", "b", "c")
     server.apply(RemoveServer("A"))

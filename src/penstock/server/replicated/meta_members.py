@@ -3,7 +3,8 @@ the servers.
 
 A server begins or joins the group as `founding` decides. The meta leader adds servers that are present one at
 a time, first as learners; a server that has lost its disk is another member, and replaces the one that it
-was. Removing a server on request takes it out of the group, then out of the state.
+was. Removing a server on request takes it out of the group, then out of the state. It may join again five
+minutes later: every server notes the removal, because another one may lead by then.
 
 Every server proposes its own record (SetPeer); the leader what it sees of the others (ObservePeers).
 """
@@ -69,6 +70,7 @@ class MetaMembers:
         self._changed_at = 0
         self._absent_since: dict[str, int] = {}
         self._refused_until: dict[str, int] = {}
+        self._removing: dict[str, str] = {}  # peer -> member, as of the last tick
         self._strangers: set[str] = set()
         self._leads = False
         self.founders: tuple[str, ...] = ()
@@ -82,6 +84,7 @@ class MetaMembers:
     def tick(self) -> None:
         """Does what is due. Call it every 50 ms or so."""
         replica = self._replica
+        self._note_removals()
         if replica.group is None:
             self._begin()
         elif replica.is_serving:
@@ -108,6 +111,14 @@ class MetaMembers:
         self._stand_until = self._node.clock() + STAND_NS
         if self._is_new:
             group.stand()
+
+    def _note_removals(self) -> None:
+        """Refuses servers that were being removed at the last tick and are out of the state now."""
+        peers, now = self._replica.tables.peers, self._node.clock()
+        for peer, member in self._removing.items():
+            if peer not in peers and self._refused_until.get(member, 0) <= now:
+                self._refused_until[member] = now + REFUSED_NS
+        self._removing = {one.peer: one.member for one in peers.values() if one.status is PeerStatus.REMOVING}
 
     def _warn_of_strangers(self) -> None:
         own = self._replica.tables.cluster_id
