@@ -48,6 +48,7 @@ INFO_LINE = b"INFO {" + ABOUT + b',"gateway_iom":true,"gateway_urls":["127.0.0.1
 WITNESS = b'CONNECT {"verbose":false,"user":"a","pass":"a","headers":true}\r\nSUB a.> 5\r\nSUB a.> q 6\r\n'
 MESSAGES = (
     b"RMSG A a.b 2\r\nhi\r\nHMSG A a.b r 12 14\r\nNATS/1.0\r\n\r\nhi\r\nRMSG A a.b + r q x 1\r\n.\r\n"
+    b"HMSG A a.b 53 55\r\nNATS/1.0\r\nNats-Trace-Dest: a.t\r\nNats-Trace-Hop: 1\r\n\r\nhi\r\n"
     b"RMSG A a.c | q 0\r\n\r\nRMSG A a.b _GR_.aaaaaa.bbbbbb.r 1\r\n.\r\n"
     b"RMSG A _GR_.aaaaaa.bbbbbb.a.b 1\r\n.\r\n"
     b"PING\r\nPONG\r\n+OK\r\nRMSG A d $JS.ACK.S.C.1.1.1.1.0@s.t 1\r\n.\r\n"

@@ -57,6 +57,7 @@ ANSWER_LINE = b"INFO {" + ABOUT + b',"connect_info":true,"remote_account":"HUB"}
 WITNESS = b'CONNECT {"verbose":false,"user":"a","pass":"a","headers":true}\r\nSUB a.> 5\r\nSUB a.> q 6\r\n'
 FRAMES = (
     b"LS+ a.b\r\nLS+ a.* q 3\r\nLMSG a.b 2\r\nhi\r\nHMSG a.b r 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"
+    b"HMSG a.b 53 55\r\nNATS/1.0\r\nNats-Trace-Dest: a.t\r\nNats-Trace-Hop: 1\r\n\r\nhi\r\n"
     b"LMSG a.b + r q x 1\r\n.\r\nLMSG a.c | q 0\r\n\r\nLMSG a.old r 1\r\n.\r\nLMSG svc.x _R_.1 1\r\n.\r\n"
     b"LS- a.b\r\nLS- a.* q\r\nPING\r\nPONG\r\n+OK\r\nLS+ $LDS.x\r\nLS+ _GR_.>\r\nLS+ $JS.d.API.>\r\n"
     b"LMSG d $JS.ACK.S.C.1.1.1.1.0@s.t 1\r\n.\r\nLMSG no.x 1\r\n.\r\n-ERR 'Invalid Subscription'\r\n"

@@ -46,6 +46,7 @@ WANTS_S2 = b"INFO {" + ABOUT + b',"route_pool_size":3,"compression":"s2_fast"} \
 WITNESS = b'CONNECT {"verbose":false,"user":"a","pass":"a","headers":true}\r\nSUB a.> 5\r\nSUB a.> q 6\r\n'
 FRAMES = (
     b"RS+ A a.b\r\nRS+ A a.* q 3\r\nRMSG A a.b 2\r\nhi\r\nHMSG A a.b r 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"
+    b"HMSG A a.b 53 55\r\nNATS/1.0\r\nNats-Trace-Dest: a.t\r\nNats-Trace-Hop: 1\r\n\r\nhi\r\n"
     b"RMSG A a.b + r q x 1\r\n.\r\nRMSG A a.c | q 0\r\n\r\nLS+ leaf A a.d q 2\r\nLS- leaf A a.d q\r\n"
     b"LMSG leaf A a.b 0 1\r\n.\r\nRS- A a.b\r\nPING\r\nPONG\r\nA+ A\r\n+OK\r\n"
     b"RMSG A d $JS.ACK.S.C.1.1.1.1.0@s.t 1\r\n.\r\n"

@@ -28,6 +28,7 @@ from penstock.cluster.gateway_info import (
     parse_info,
 )
 from penstock.cluster.peer_link import ANY, LinkState, PeerLink, Wire
+from penstock.cluster.route_link import PROTOCOL_TRACE
 from penstock.errors import ProtocolError
 from penstock.kernels.wire.frames import Op, PyFrame
 from penstock.net.reasons import CloseReason
@@ -131,6 +132,7 @@ class GatewayLink(PeerLink):
         self.name, self.remote_id = info.server_name or info.server_id, info.server_id
         self.is_optimistic = not info.gateway_iom
         self.sink.accept_headers(info.headers and gateways.settings.headers)
+        self.sink.accept_traces(info.proto >= PROTOCOL_TRACE)
         if self.remote is not None:
             assert self.address is not None
             self.send(gateways.connect_line(self.address))

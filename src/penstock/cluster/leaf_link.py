@@ -31,6 +31,7 @@ from penstock.cluster.leaf_info import LeafConnect, LeafInfo, parse_connect, par
 from penstock.cluster.leaf_rules import LeafRules
 from penstock.cluster.peer_info import NAMELESS
 from penstock.cluster.peer_link import ANY, LinkState, PeerLink
+from penstock.cluster.route_link import PROTOCOL_TRACE
 from penstock.errors import ConfigError, ProtocolError
 from penstock.kernels.wire.frames import Op, PyFrame
 from penstock.net.reasons import CloseReason
@@ -181,6 +182,7 @@ class LeafLink(PeerLink):
             self.denied_by_peer = tuple(connect.deny_pub or ())
             self.compression = self.compression or connect.compress_mode or compression.NOT_SUPPORTED
             self.sink.accept_headers(connect.headers and self.nodes.settings.headers)
+            self.sink.accept_traces(connect.protocol >= PROTOCOL_TRACE)
             self.nodes.register(self, login.account)
 
     def _is_refused(self, connect: LeafConnect) -> bool:
@@ -224,6 +226,7 @@ class LeafLink(PeerLink):
             self.compression = compression.OFF if info.compression else compression.NOT_SUPPORTED
         self.name, self.cluster, self.domain = info.server_name or info.server_id, info.cluster, info.domain
         self.sink.accept_headers(info.headers and self.nodes.settings.headers)
+        self.sink.accept_traces(info.proto >= PROTOCOL_TRACE)
         self._note_hub(info)
         self._connect(remote, info)
 

@@ -231,6 +231,7 @@ class RouteLink(PeerLink):
             return
         self.remote, self.remote_id = info, info.server_id
         self.sink.accept_headers(info.headers and mesh.settings.headers)
+        self.sink.accept_traces(info.proto >= PROTOCOL_TRACE)
         self.sink.accept_origins(info.lnoc)
         if not info.ip:
             host, _ = self.wire.peer

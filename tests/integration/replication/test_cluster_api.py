@@ -4,6 +4,7 @@ same from every server, with the same texts."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections import Counter
@@ -186,3 +187,32 @@ async def test_two_creates_with_the_same_subject_never_both_win(talk: ClusterTal
     finally:
         for number in range(3):
             await talk.ask(f"STREAM.DELETE.RACE{number}")
+
+
+@pytest.mark.feature("core.message-tracing")
+async def test_a_trace_tells_which_stream_on_another_server_takes_a_message(talk: ClusterTalk) -> None:
+    await talk.create("TRACED")
+    leader = await talk.leader("TRACED")
+    client = await talk.client((leader + 1) % 3)
+    pages: list[dict[str, Any]] = []
+
+    async def note(message: Any) -> None:
+        pages.append(json.loads(message.data))
+
+    await client.subscribe("told", cb=note)
+    await client.flush()
+    await client.request("TRACED.a", b"1")
+    for number, only in ((1, {"Nats-Trace-Only": "true"}), (2, {})):
+        pages.clear()
+        await client.publish("TRACED.a", b"x", headers={"Nats-Trace-Dest": "told", **only})
+        stored: list[dict[str, Any]] = []
+        async with asyncio.timeout(10):
+            while not stored:
+                await asyncio.sleep(0.01)
+                stored = [event for page in pages for event in page["events"] if event["type"] == "js"]
+        assert [(one["stream"], one["subject"]) for one in stored] == [("TRACED", "TRACED.a")]
+        await client.request("TRACED.b", b"y")
+        assert (await talk.info("TRACED"))["state"]["messages"] == number + (number == 2) + 1
+    got = await talk.ask("STREAM.MSG.GET.TRACED", {"seq": 3})
+    header = base64.b64decode(got["message"]["hdrs"])
+    assert b"Nats-Trace-Dest: trace disabled\r\n" in header

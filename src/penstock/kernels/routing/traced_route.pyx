@@ -3,20 +3,26 @@
 
 Slow and rare: every step calls Python. It is separate from `route` so that other messages have no overhead.
 Invariant: without `only`, the same sinks get the same bytes as from `route`, except the trace header where tracing
-ends: there its value is replaced to disable further tracing.
+ends: there its value is replaced to disable further tracing; and other servers get the number of the hop.
 """
+from libc.stdint cimport uint64_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 from penstock.kernels.wire.dispatch cimport (
-    ClientSink, ServiceSink, Views, answer_no_responders, route_remote,
+    ClientSink, ServiceSink, answer_no_responders,
 )
 from penstock.kernels.wire.ingress cimport Ingress
 from penstock.kernels.routing.account_imports cimport (
     ServiceImportSink, ReplySink, RouteHook, StreamImportSink, hand_over, local_name, route_imported,
 )
 from penstock.kernels.ingest.ingest cimport StreamSink
-from penstock.kernels.wire.sinks cimport Message, Sink, SinkSubscription
-from penstock.kernels.routing.subscription_index cimport MatchResult, SubscriptionIndex
+from penstock.kernels.wire.route_links cimport RouteSink, RouteTarget, is_served, origin_of
+from penstock.kernels.wire.sinks cimport (
+    Message, PeerSink, RemoteSubscription, Sink, SinkSubscription, is_closed,
+)
+from penstock.kernels.routing.subscription_index cimport (
+    MatchResult, RemoteReceivers, SharedGroup, SubscriptionIndex,
+)
 
 from penstock.protocol.headers import trace_disabled
 
@@ -43,6 +49,33 @@ cdef int set_body(Message* m, bytes body) except -1:
     return 0
 
 
+cdef uint64_t total_weight(list subs) except? 0:
+    cdef RemoteSubscription sub
+    cdef uint64_t total = 0
+    for sub in subs:
+        total += sub.weight
+    return total
+
+
+cdef RemoteSubscription member_at(list subs, uint64_t at):
+    """The server whose members include number `at`."""
+    cdef RemoteSubscription sub
+    cdef RemoteSubscription last = None
+    for sub in subs:
+        if at < sub.weight:
+            return sub
+        at -= sub.weight
+        last = sub
+    return last
+
+
+cdef int set_message(Message* m, bytes subject, bytes reply, bytes body) except -1:
+    m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
+    m.reply, m.reply_len = (PyBytes_AS_STRING(reply) if reply else NULL), <size_t>PyBytes_GET_SIZE(reply)
+    m.body, m.body_len = PyBytes_AS_STRING(body), <size_t>PyBytes_GET_SIZE(body)
+    return 0
+
+
 cdef class TracedRoute(RouteHook):
     """Routes messages as `route` does, and reports every step to `trace`."""
 
@@ -56,11 +89,19 @@ cdef class TracedRoute(RouteHook):
     ):
         cdef Message m
         cdef bytes body = header + payload
-        m.subject, m.subject_len = PyBytes_AS_STRING(subject), <size_t>PyBytes_GET_SIZE(subject)
-        m.reply, m.reply_len = (PyBytes_AS_STRING(reply) if reply else NULL), <size_t>PyBytes_GET_SIZE(reply)
-        m.body, m.body_len = PyBytes_AS_STRING(body), <size_t>PyBytes_GET_SIZE(body)
+        set_message(&m, subject, reply, body)
         m.header_len = <size_t>PyBytes_GET_SIZE(header)
         return self.route_all(index, &m, origin, False)
+
+    def publish_from(
+        self, SubscriptionIndex index not None, bytes subject not None, bytes reply not None,
+        bytes header not None, bytes payload not None, RouteSink source not None, queues,
+    ):
+        cdef Message m
+        cdef bytes body = header + payload
+        set_message(&m, subject, reply, body)
+        m.header_len = <size_t>PyBytes_GET_SIZE(header)
+        return self.route_groups(index, &m, origin_of(source), source, False, queues)
 
     cdef int route(self, ServiceImportSink sink, const Message* m, Sink origin) except -1:
         cdef Message out
@@ -76,27 +117,115 @@ cdef class TracedRoute(RouteHook):
         return route_imported(sink.index, &out, &out, origin)
 
     cdef int route_all(self, SubscriptionIndex index, const Message* m, Sink origin, bint imported) except -1:
+        return self.route_groups(index, m, origin, origin, imported, None)
+
+    cdef int route_groups(
+        self, SubscriptionIndex index, const Message* m, Sink origin, Sink source, bint imported, queues
+    ) except -1:
+        """source: the connection that the message comes from; `origin` is its publisher. queues: the groups that get
+        it, None = all."""
         cdef MatchResult result = index.lookup(m.subject, m.subject_len)
         cdef list plain = list(result.plain)
         cdef list groups = list(result.groups if result.remote is None else result.remote.local_groups)
+        cdef bint served = isinstance(source, RouteSink) and is_served(<RouteSink>source)
+        cdef SinkSubscription sub
         cdef list group
-        cdef size_t n, first, k
-        cdef Views views
         cdef int taken = 0
         for sub in plain:
-            taken += self.hand_on(<SinkSubscription>sub, m, origin, imported)
+            if not (served and sub.sink.for_clients):
+                taken += self.hand_on(sub, m, origin, imported)
         for members in groups:
             group = list(members)
-            n = <size_t>len(group)
-            first = <size_t>(index.random() % n) if n > 1 else 0
-            for k in range(n):
-                if self.hand_on(<SinkSubscription>group[(first + k) % n], m, origin, imported):
-                    taken += 1
-                    break
-        if result.remote is not None and not self.only:
-            views.near = views.shown = views.far = m
-            taken += route_remote(index, result.remote, &views, origin)
+            if queues is None or (<SinkSubscription>group[0]).queue in queues:
+                taken += self.to_member(
+                    group, <size_t>(index.random() % <size_t>len(group)) if len(group) > 1 else 0, m, origin, imported
+                )
+        if result.remote is not None:
+            taken += self.to_links(index, result.remote, m, origin, source, imported, queues)
         return taken
+
+    cdef int to_member(self, list group, size_t first, const Message* m, Sink origin, bint imported) except -1:
+        cdef size_t n = <size_t>len(group)
+        cdef size_t k
+        for k in range(n):
+            if self.hand_on(<SinkSubscription>group[(first + k) % n], m, origin, imported):
+                return 1
+        return 0
+
+    cdef int to_links(
+        self, SubscriptionIndex index, RemoteReceivers remote, const Message* m, Sink origin, Sink source,
+        bint imported, queues,
+    ) except -1:
+        """Delivers to other servers, and to the queue groups with members there. A server gets it without delivery
+        (`only`) as well: it reports its own steps."""
+        cdef SharedGroup group
+        cdef RemoteSubscription sub
+        cdef RouteTarget target
+        cdef Message out
+        cdef bytes header, body
+        cdef list chosen = []
+        cdef Py_ssize_t i
+        cdef bint plain
+        cdef int taken = 0
+        for group in list(remote.shared):
+            if queues is None or group.queue in queues:
+                sub = self.choose(index, group, m, origin, source, imported, &taken)
+                if sub is not None:
+                    chosen.append(sub)
+        for i in range(len(remote.targets)):
+            target = <RouteTarget?>remote.targets[i]
+            plain = i < remote.plain_count
+            names = [sub.queue for sub in chosen if sub.sink is target]
+            if not (plain or names) or not target.takes_from(source, None):
+                continue
+            header = PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len)
+            header = <bytes?>self.trace.hop(header)
+            if self.only and not target.link.traces:
+                self.trace.link_egress(target.link.owner, False)
+                continue
+            body = header + PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len))
+            out = m[0]
+            set_body(&out, body)
+            for name in names:
+                target.choose(name)
+            if target.send(&out, origin, plain):
+                taken += 1
+                self.trace.link_egress(target.link.owner, True)
+        return taken
+
+    cdef RemoteSubscription choose(
+        self, SubscriptionIndex index, SharedGroup group, const Message* m, Sink origin, Sink source, bint imported,
+        int* taken,
+    ):
+        """As `choose_member`: delivers to a member of this server, or returns the server of the chosen one."""
+        cdef list local = list(group.local)
+        cdef list open_subs = [
+            sub for sub in group.remote
+            if not is_closed(<SinkSubscription>sub) and (<PeerSink>(<SinkSubscription>sub).sink).takes_from(source, sub)
+        ]
+        cdef list near = []
+        cdef list leafs = []
+        cdef RemoteSubscription sub
+        cdef RemoteSubscription nearest = None
+        cdef uint64_t total, at
+        for sub in open_subs:
+            if sub.for_cluster:
+                if nearest is None or (<PeerSink>sub.sink).distance() < (<PeerSink>nearest.sink).distance():
+                    nearest = sub
+            else:
+                (leafs if sub.for_leaf else near).append(sub)
+        total = <uint64_t>len(local) + total_weight(near)
+        if total:
+            at = index.random() % total
+            if at >= <uint64_t>len(local):
+                return member_at(near, at - <uint64_t>len(local))
+            if self.to_member(local, <size_t>at, m, origin, imported):
+                taken[0] += 1
+                return None
+            if near:
+                return <RemoteSubscription>near[0]
+        total = total_weight(leafs)
+        return member_at(leafs, index.random() % total) if total else nearest
 
     cdef int hand_on(self, SinkSubscription sub, const Message* m, Sink origin, bint imported) except -1:
         cdef Sink sink = sub.sink

@@ -8,7 +8,7 @@ from penstock.kernels.wire.frames cimport Span
 from penstock.kernels.wire.ingress cimport Ingress
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.route_frames cimport RouteFrame, RouteParser
-from penstock.kernels.wire.sinks cimport Message, PeerSink, Sink
+from penstock.kernels.wire.sinks cimport PEER_GATEWAY, PEER_ROUTE, Message, PeerSink, Sink
 
 cdef enum:
     ROUTED_LEN = 19                     # what a gateway puts before a reply: `_GR_.cccccc.ssssss.`
@@ -26,6 +26,7 @@ cdef class RouteSink(ClientSink):
     cdef readonly bytes cluster
     cdef SubscriptionIndex home         # of the account of a leaf node link; None for a route
     cdef bint names_origins             # the server takes origins of leaf nodes
+    cdef readonly bint traces           # the server reports the steps of messages that ask for it
     cdef object on_dropped              # None, or callable(): messages were dropped since the last take_dropped()
     cdef readonly uint64_t dropped_msgs, dropped_bytes
     cdef bint has_reported
@@ -84,10 +85,22 @@ cdef class RouteIngress(Ingress):
         self, SubscriptionIndex index, const RouteFrame* f, const char* subject, size_t n, GroupChoice choice
     ) except -1
     cdef int take_interest(self, const RouteFrame* f) except -1
+    cdef int route_on(
+        self, SubscriptionIndex index, const Views* views, const Span* queues, GroupChoice choice
+    ) except -1
 
 # Does the subject begin with `_GR_.<6 characters of a cluster>.<6 of a server>.`?
 cdef inline bint is_routed(const char* subject, size_t n) noexcept nogil:
     return n > ROUTED_LEN and memcmp(subject, b"_GR_.", 5) == 0
+
+# Has the server that a message comes from done the imports of its publisher?
+cdef inline bint is_served(RouteSink source) noexcept:
+    return source.peer == PEER_ROUTE or source.peer == PEER_GATEWAY
+
+# The publisher of its messages for local receivers: a leaf node or hub counts as a client, None stands for a client of
+# another server of the cluster, or of another cluster.
+cdef inline RouteSink origin_of(RouteSink source):
+    return None if is_served(source) else source
 
 cdef int route_from_peer(
     SubscriptionIndex index, const Views* views, const Span* queues, GroupChoice choice, RouteSink source

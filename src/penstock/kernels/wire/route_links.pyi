@@ -26,6 +26,13 @@ class RouteSink(ClientSink):
     def accept_headers(self, headers: bool) -> None:
         """Does the server take headers? They are cut off otherwise."""
 
+    def accept_traces(self, traces: bool) -> None:
+        """Does the server report the steps of messages that ask for it?"""
+
+    @property
+    def traces(self) -> bool:
+        """Whether the server does."""
+
     def accept_origins(self, names_origins: bool) -> None:
         """Does the server take the origin of messages and interest of leaf nodes?"""
 
@@ -67,6 +74,21 @@ class RouteIngress(Ingress):
 
     def note_replies(self, replies: RoutedReplies | None) -> None:
         """Gives routed replies to local receivers without their prefix, and sends the answers with it."""
+
+    def report_traces(
+        self,
+        on_traced: Callable[
+            [SubscriptionIndex, bytes, bytes, bytes, bytes, frozenset[bytes] | None], int | bytes | None
+        ],
+        trace_parent: bool,
+    ) -> None:
+        """Gives messages that ask for a trace to on_traced(index, subject, reply, header, payload, queues).
+
+        queues are the groups that the other server chose, None for all. on_traced returns the number of
+        receivers, or None if the message is to be routed as it is, or the header with which it is.
+
+        trace_parent -- does a `traceparent` header ask for a trace?
+        """
 
     def limit_exports(self, may_export: Callable[[bytes], bool] | None) -> None:
         """Accepts interest in these subjects, and removes what was accepted before; None = in all."""

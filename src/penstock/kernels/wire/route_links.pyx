@@ -29,7 +29,7 @@ from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.routing.subscription_index cimport MatchResult, SharedGroup, SubscriptionIndex
 from penstock.kernels.wire.dispatch cimport ClientSink, Views, choose_member, route_to_member
 from penstock.kernels.wire.frames cimport OP_NEED_MORE, FrameParser, Span
-from penstock.kernels.wire.ingress cimport Ingress
+from penstock.kernels.wire.ingress cimport Ingress, asks_for_trace
 from penstock.kernels.wire.output cimport OutBuffer, put_uint
 from penstock.kernels.wire.route_frames cimport (
     ROUTE_ACCOUNT, ROUTE_MSG, ROUTE_SUB, ROUTE_UNSUB, RouteFrame, RouteParser,
@@ -74,6 +74,10 @@ cdef class RouteSink(ClientSink):
     def accept_origins(self, bint names_origins):
         """Does the server take the origin of messages and interest of leaf nodes?"""
         self.names_origins = names_origins
+
+    def accept_traces(self, bint traces):
+        """Does the server report the steps of messages that ask for it?"""
+        self.traces = traces
 
     def take_dropped(self):
         """(messages, bytes) dropped so far; on_dropped() is called again for the next one."""
@@ -433,17 +437,6 @@ cdef list group_named(MatchResult result, const char* name, size_t n):
     return None
 
 
-cdef inline RouteSink origin_of(RouteSink source):
-    """The publisher of its messages for local receivers: a leaf node or hub counts as a client, None stands for a
-    client of another server of the cluster, or of another cluster."""
-    return None if is_served(source) else source
-
-
-cdef inline bint is_served(RouteSink source) noexcept:
-    """Has the server that a message comes from done the imports of its publisher?"""
-    return source.peer == PEER_ROUTE or source.peer == PEER_GATEWAY
-
-
 cdef SharedGroup shared_named(MatchResult result, const char* name, size_t n):
     """The queue group with members on other servers, or None."""
     cdef SharedGroup group
@@ -604,6 +597,15 @@ cdef class RouteIngress(Ingress):
         """Finds the accounts of frames with open_account."""
         self.open_account = open_account
 
+    def report_traces(self, on_traced, bint trace_parent):
+        """Gives messages that ask for a trace to on_traced(index, subject, reply, header, payload, queues), where
+        queues are the groups that the other server chose, None for all. It returns the number of receivers, or None
+        if the message is to be routed as it is, or the header with which it is.
+
+        trace_parent: does a `traceparent` header ask for a trace?
+        """
+        self.on_traced, self.trace_parent = on_traced, trace_parent
+
     def note_replies(self, RoutedReplies replies):
         """Gives routed replies to local receivers without their prefix, and sends the answers with it, as well as
         what they pass on with such a reply."""
@@ -706,7 +708,7 @@ cdef class RouteIngress(Ingress):
         far.body, far.body_len, far.header_len = f.plain.body, f.plain.body_len, f.plain.header_len
         views.near = views.shown = views.far = &far
         if not far.reply_len:
-            return route_from_peer(index, &views, &f.queues, choice, <RouteSink>self.sink)
+            return self.route_on(index, &views, &f.queues, choice)
         near = far
         if self.replies is not None and is_routed(far.reply, far.reply_len):
             near.reply += ROUTED_LEN
@@ -720,7 +722,42 @@ cdef class RouteIngress(Ingress):
             views.near, views.shown = &near, &shown
         if near.reply != far.reply:
             self.replies.note(self, index, far.reply, ROUTED_LEN + near.reply_len)
-        return route_from_peer(index, &views, &f.queues, choice, <RouteSink>self.sink)
+        return self.route_on(index, &views, &f.queues, choice)
+
+    cdef int route_on(
+        self, SubscriptionIndex index, const Views* views, const Span* queues, GroupChoice choice
+    ) except -1:
+        """Routes a message, with a trace if it asks for one. An answer under a routed name and the delivery of a
+        consumer are not traced."""
+        cdef const Message* m = views.near
+        cdef Message changed
+        cdef Views other
+        cdef bytes body
+        if (
+            not m.header_len or self.on_traced is None or choice == GROUPS_OWN or views.shown is not m
+            or not asks_for_trace(m, self.trace_parent)
+        ):
+            return route_from_peer(index, views, queues, choice, <RouteSink>self.sink)
+        found = self.on_traced(
+            index, PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len),
+            PyBytes_FromStringAndSize(m.reply, <Py_ssize_t>m.reply_len) if m.reply_len else b"",
+            PyBytes_FromStringAndSize(m.body, <Py_ssize_t>m.header_len),
+            PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len)),
+            None if choice == GROUPS_ALL else (
+                frozenset(PyBytes_FromStringAndSize(queues.p, <Py_ssize_t>queues.n).split()) if queues.n
+                else frozenset()
+            ),
+        )
+        if found is None:
+            return route_from_peer(index, views, queues, choice, <RouteSink>self.sink)
+        if not isinstance(found, bytes):
+            return <int?>found
+        changed = m[0]
+        body = <bytes>found + PyBytes_FromStringAndSize(m.body + m.header_len, <Py_ssize_t>(m.body_len - m.header_len))
+        changed.body, changed.body_len = PyBytes_AS_STRING(body), <size_t>PyBytes_GET_SIZE(body)
+        changed.header_len = <size_t>PyBytes_GET_SIZE(found)
+        other.near = other.shown = other.far = &changed
+        return route_from_peer(index, &other, queues, choice, <RouteSink>self.sink)
 
     cdef int take_interest(self, const RouteFrame* f) except -1:
         cdef RouteSink sink = <RouteSink>self.sink

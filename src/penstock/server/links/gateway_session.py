@@ -34,6 +34,7 @@ class GatewaySession(LinkSession):
 
     tag = "gid"
     what = "Gateway"
+    trace_kind = 2
 
     def __init__(
         self,

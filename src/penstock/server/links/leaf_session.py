@@ -54,6 +54,7 @@ class LeafSession(LinkSession):
 
     tag = "lid"
     what = "Leafnode"
+    trace_kind = 4
 
     def __init__(
         self,
@@ -96,6 +97,16 @@ class LeafSession(LinkSession):
 
     def refuse(self, text: str, reason: CloseReason) -> None:
         self.link.refuse(text, reason)
+
+    # -- for message traces
+
+    @property
+    def account(self) -> str | None:
+        return self.link.account.name if self.link.account is not None else None
+
+    def may_take(self, subject: str) -> bool:
+        check = self.link.rules.may_take if self.link.rules is not None else None
+        return check is None or bool(check(subject.encode()))
 
     # -- from the connection
 

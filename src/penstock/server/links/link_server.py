@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock import faults
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from penstock.server.tick import Tick
 
 STOP_GRACE_S = 1.0
+Traced = Callable[..., int | bytes | None]
+"""callable(session, index, subject, reply, header, payload, queues), see `RouteIngress.report_traces`."""
 Session = TypeVar("Session", bound=LinkSession)
 
 
@@ -82,9 +85,24 @@ class LinkServer(Generic[Session]):
         self.past = TrafficCounters(0, 0, 0, 0)  # of closed links
         self.slow_peers = 0
         self.dropped_msgs = 0  # of closed links
+        self._traced: Traced | None = None
         self._watch = BacklogWatch(self._loop, bounds, flush_all=tick.flush, trigger=tick.trigger)
 
     # -- for the server
+
+    def report_traces(self, traced: Traced) -> None:
+        """Gives messages that ask for a trace to `traced`; before the first link."""
+        self._traced = traced
+        self._accounts.when_configured(self._renew_traces)
+
+    def _renew_traces(self) -> None:
+        for session in self._sessions.values():
+            self._watch_traces(session)
+
+    def _watch_traces(self, session: LinkSession) -> None:
+        if self._traced is not None:
+            traces_parents = any(one.trace is not None for one in self._accounts.all_options())
+            session.ingress.report_traces(partial(self._traced, session), traces_parents)
 
     @property
     def port(self) -> int:
@@ -183,6 +201,7 @@ class LinkServer(Generic[Session]):
     def _keep(self, session: Session) -> Session:
         """Knows a new session until it ends."""
         self._sessions[session.cid] = session
+        self._watch_traces(session)
         return session
 
     def _encrypted(

@@ -52,6 +52,8 @@ class LinkSession:
     """Before the connection number in log lines."""
     what = ""
     """The kind of link in log lines."""
+    trace_kind = 0
+    """The kind of link in message traces (ADR-41)."""
     link: Any
 
     def __init__(
@@ -79,6 +81,15 @@ class LinkSession:
         self._timer: asyncio.TimerHandle | None = None
         self._drop_timer: asyncio.TimerHandle | None = None
         self._dropped = 0  # messages that the log knows of
+
+    @property
+    def account(self) -> str | None:
+        """The account of a link that carries one only, once it is known."""
+        return None
+
+    def may_take(self, subject: str) -> bool:
+        """Whether the other server may send messages with this subject."""
+        return True
 
     # -- from the connection
 

@@ -36,6 +36,7 @@ class RouteSession(LinkSession):
 
     tag = "rid"
     what = "Router"
+    trace_kind = 1
 
     def __init__(
         self,

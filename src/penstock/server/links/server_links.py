@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.cluster.interests import AccountInterests
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.server.links.gateway_server import GatewayServer
     from penstock.server.links.leaf_session import LeafSession
     from penstock.server.links.leafs import Leafs
+    from penstock.server.links.link_session import LinkSession
     from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
     from penstock.server.links.routes import Routes
     from penstock.server.monitoring.system_service import SystemService
@@ -121,6 +122,7 @@ class ServerLinks:
             mesh=lambda: self.routes.mesh if self.routes is not None else None,
             changed=self._system.gateways_changed,
         )
+        self.gateways.report_traces(self._take_traced)
         await self.gateways.open()
         self._info.rebuild()
 
@@ -142,6 +144,7 @@ class ServerLinks:
             replies=self._routed_replies,
         )
         self._accounts.keep_linked(lambda name: self.leafs is not None and self.leafs.num_links(name) > 0)
+        self.leafs.report_traces(self._take_traced)
         await self.leafs.open()
 
     async def _open_routes(self, tick: Tick, interests: AccountInterests) -> None:
@@ -161,6 +164,7 @@ class ServerLinks:
             gateways=lambda: self.gateways,
         )
         self._open_replication(self.routes)
+        self.routes.report_traces(self._take_traced)
         await self.routes.open()
         self._info.rebuild()
 
@@ -185,6 +189,12 @@ class ServerLinks:
         from penstock.kernels.wire.gateway_links import GatewayReplies
 
         return self.gateways.gateways.replies if self.gateways is not None else GatewayReplies()
+
+    def _take_traced(self, session: LinkSession, *message: Any) -> int | bytes | None:
+        from penstock.server.monitoring.message_trace import TracePorts, take_traced  # rarely needed
+
+        ports = TracePorts(self._context, self._accounts, self._jetstream, self._system)
+        return take_traced(ports, session, *message)
 
     def _cluster_name(self) -> str:
         """The name of this server's cluster; "" = none."""

@@ -6,6 +6,9 @@ imported services and streams it went through, streams that store it, clients th
 that have a destination of their own (`msg_trace`). The events leave as one message, in the official server's
 form, when the message has been routed.
 
+A message that other servers get carries the number of its hop (`Nats-Trace-Hop`: 1, 2, and from server 2 on
+2.1). Each server that traces reports its own steps, also of a message that must not be delivered.
+
 Traces end where the message enters an account without `allow_trace`, and at streams: from there on the
 header's value is replaced by one that is not a valid subject.
 
@@ -33,7 +36,12 @@ if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
     from penstock.kernels.routing.subscription_index import SubscriptionIndex
     from penstock.kernels.wire.sinks import SinkSubscription
+    from penstock.server.accounts.account_registry import AccountRegistry
     from penstock.server.config.server_options import MessageTrace
+    from penstock.server.jetstream_service import JetStreamService
+    from penstock.server.links.link_session import LinkSession
+    from penstock.server.monitoring.system_service import SystemService
+    from penstock.server.server_context import ServerContext
     from penstock.server.session import Session
 
 _START = b"NATS/1.0\r\n"
@@ -42,7 +50,17 @@ _PARENT = "traceparent"
 _ENCODING = "Accept-Encoding"
 _YES = frozenset({"1", "true", "on"})
 _CLIENT = 0  # `kind` of clients in events
+_INTERNAL = ("_GR_.", "$NRG.")
 _OWN_REPLIES = (b"$JS.ACK.", b"_R_.", b"_GR_.")
+
+
+class TracePorts(NamedTuple):
+    """What a trace uses of the server. jetstream: returns JetStream of the server, None without it."""
+
+    context: ServerContext
+    accounts: AccountRegistry
+    jetstream: Callable[[], JetStreamService | None]
+    events: SystemService
 
 
 class TracedPublish(NamedTuple):
@@ -142,7 +160,10 @@ def _begin(session: Session, message: TracedPublish, wanted: TraceRequest) -> in
     """Routes a publish with a trace, if the publisher may publish to the trace's destination."""
     if refused_part(session.ingress, wanted.dest.encode(), b""):
         return 0
-    trace = PublishTrace(session, message, wanted)
+    ports = TracePorts(session.context, session.ports.accounts, session.ports.jetstream, session.ports.events)
+    assert session.identity is not None
+    came = {"kind": _CLIENT, "cid": session.cid, **_named(session)}
+    trace = PublishTrace(ports, session.identity.account, came, message, wanted)
     try:
         return _route(session, message, trace)
     finally:
@@ -176,31 +197,92 @@ def _route(session: Session, message: TracedPublish, trace: PublishTrace | None)
     return taken
 
 
+def take_traced(
+    ports: TracePorts,
+    session: LinkSession,
+    index: SubscriptionIndex,
+    subject: bytes,
+    reply: bytes,
+    header: bytes,
+    payload: bytes,
+    queues: frozenset[bytes] | None,
+) -> int | bytes | None:
+    """Routes a message of another server whose headers may request a trace.
+
+    Arguments and result as for `RouteIngress.report_traces`. With `Nats-Trace-Only`, a message that can not
+    be traced is dropped.
+    """
+    account = next((name for name, one in ports.accounts.items() if one.index is index), None)
+    fields = _fields(header)
+    dest = fields.get(headers.TRACE_DEST, [])
+    if account is None or headers.TRACE_DISABLED in dest:
+        return None
+    if dest:
+        wanted = TraceRequest(fields, dest[0], fields.get(headers.TRACE_ONLY, [""])[0].lower() in _YES)
+    else:
+        # The server of the publisher has decided whether it is sampled.
+        own = ports.accounts.options_of(account)
+        if own is None or own.trace is None or not is_sampled(fields):
+            return None
+        wanted = TraceRequest(fields, own.trace.dest, only=False)
+    message = TracedPublish(subject, reply, header, payload)
+    if fields.get(headers.TRACE_ORIGIN_ACCOUNT):
+        why = f"tracing disabled because of header {headers.TRACE_ORIGIN_ACCOUNT!r}"
+    elif not is_valid_subject(wanted.dest):
+        why = f"destination {wanted.dest!r} is not valid, won't be able to trace events"
+    elif wanted.dest.startswith(_INTERNAL) or not session.may_take(wanted.dest):
+        why = f"the other server may not publish to {wanted.dest!r}"
+    else:
+        hop = fields.get(headers.TRACE_HOP, [""])[0]
+        trace = PublishTrace(ports, account, came_by(session), message, wanted, hop)
+        try:
+            route = TracedRoute(trace, wanted.only)
+            return route.publish_from(index, subject, reply, header, payload, session.sink, queues)
+        finally:
+            trace.send()
+    ports.context.log.error(f"{session.name} - Message trace: {why}")
+    return 0 if wanted.only else message.untraced().header
+
+
+def came_by(session: LinkSession) -> dict[str, Any]:
+    """The connection to another server in events."""
+    name = {"name": session.link.name} if session.link.name else {}
+    return {"kind": session.trace_kind, "cid": session.cid, **name}
+
+
 class PublishTrace:
     """Collects the events of one message; called by a TracedRoute.
 
     Args:
-        session: the publisher.
+        ports: what it uses of the server.
+        account: in which the message is published.
+        came: fields of the event "in": the connection.
         message: the published message.
         wanted: the request.
+        hop: `Nats-Trace-Hop` of a message from another server; "" = it has none.
     """
 
-    def __init__(self, session: Session, message: TracedPublish, wanted: TraceRequest) -> None:
-        assert session.identity is not None
-        self._context = session.context
-        self._ports = session.ports
-        self._accounts = session.ports.accounts
-        self._account = session.identity.account
+    def __init__(
+        self,
+        ports: TracePorts,
+        account: str,
+        came: dict[str, Any],
+        message: TracedPublish,
+        wanted: TraceRequest,
+        hop: str = "",
+    ) -> None:
+        self._ports = ports
+        self._context = ports.context
+        self._accounts = ports.accounts
+        self._account = account
         self._wanted = wanted
+        self._hop = hop
+        self._next_hop = ""
+        self._hops = 0
         self._size = len(message.header) + len(message.payload)
         self.only = wanted.only
         self._ingress = self._event(
-            "in",
-            kind=_CLIENT,
-            cid=session.cid,
-            **_named(session),
-            acc=self._accounts.shown_name(self._account),
-            subj=_text(message.subject),
+            "in", **came, acc=self._accounts.shown_name(account), subj=_text(message.subject)
         )
         self._events = [self._ingress]
 
@@ -230,6 +312,27 @@ class PublishTrace:
             event["queue"] = _text(shown.queue)
         if error:
             event["error"] = error
+        self._events.append(event)
+
+    def hop(self, header: bytes) -> bytes:
+        """The header for the next server that gets the message."""
+        self._hops += 1
+        self._next_hop = f"{self._hop}.{self._hops}" if self._hop else str(self._hops)
+        return headers.with_value(header, headers.TRACE_HOP, self._next_hop)
+
+    def link_egress(self, owner: LinkSession, is_sent: bool) -> None:
+        """Delivery to another server. Not sent: it would deliver what must not be delivered."""
+        event = self._event("eg", **came_by(owner), hop=self._next_hop)
+        account = owner.account
+        if account is not None and account != self._account:
+            event["acc"] = self._accounts.shown_name(account)
+        if not is_sent:
+            event["error"] = "Not delivered because remote does not support message tracing"
+        elif not owner.sink.traces:
+            event["error"] = (
+                "Message delivered but remote does not support message tracing so no trace event generated "
+                "from there"
+            )
         self._events.append(event)
 
     def stream_import(self, sub: SinkSubscription, to: bytes) -> None:
@@ -295,6 +398,7 @@ class PublishTrace:
         page = {
             "server": self._ports.events.describe(),
             "request": {"header": self._wanted.fields, "msgsize": self._size},
+            **({"hops": self._hops} if self._hops else {}),
             "events": self._events,
         }
         body, encoding = _encoded(msgspec.json.encode(page), self._wanted.fields)
