@@ -21,7 +21,7 @@ from penstock.server.config.values import (
     text,
 )
 
-NO_MIGRATION = "this server's streams have no replicas that could move; leave it out"
+NO_MIGRATION = "leaders of streams do not move when a hub is lost; leave it out"
 
 
 def leafnodes(node: ConfNode, name: str) -> dict[str, Any]:
