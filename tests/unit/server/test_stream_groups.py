@@ -325,7 +325,7 @@ def test_a_request_is_served_where_a_hand_over_failed(servers: StreamServers) ->
 
 def test_requests_without_a_next_leader_wait_for_a_bounded_time_and_in_bounded_number() -> None:
     now = [0]
-    deferred = DeferredRequests(lambda: now[0], lambda after_ns, call: None, lambda: None)
+    deferred = DeferredRequests(lambda: now[0])
     for number in range(DEFERRED_MAX + 1):
         deferred.add(waiting_request(number), HOLD_NS * 2)
     assert len(deferred) == DEFERRED_MAX

@@ -12,16 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.server.replicated.request_tickets import PassedRequest, SeenRequests
-from penstock.server.replicated.work_turns import CallLater
+from penstock.server.replicated.request_tickets import PassedRequest
 
 HOLD_NS = 1_500_000_000
 """So long publishes and requests wait for the next leader."""
-LATE_NS = 200_000_000
-"""So long after its end a leader takes requests and acks for the next one: other servers may not know of it
-yet."""
-LOOK_NS = 50_000_000
-"""How often requests that wait are looked at."""
 DEFERRED_MAX = 10_000
 """Requests and acks of a stream that wait; more are dropped, and their clients ask again."""
 
@@ -39,13 +33,10 @@ class Confirmation:
 
 
 class DeferredRequests:
-    """See the module. clock: monotonic ns. look: called a moment after look_later()."""
+    """See the module. clock: monotonic ns."""
 
-    def __init__(self, clock: Callable[[], int], call_later: CallLater, look: Callable[[], None]) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._call_later = call_later
-        self._look = look
-        self._will_look = False
         self._waiting: list[tuple[PassedRequest, int]] = []
 
     def __len__(self) -> int:
@@ -71,47 +62,3 @@ class DeferredRequests:
     def clear(self) -> None:
         """Forgets all of them."""
         self._waiting.clear()
-
-    def look_later(self) -> None:
-        """Has them looked at again after LOOK_NS, if any wait."""
-        if not self._will_look and self._waiting:
-            self._will_look = True
-            self._call_later(LOOK_NS, self._look_again)
-
-    def _look_again(self) -> None:
-        self._will_look = False
-        self._look()
-
-
-class LeaderChange:
-    """The moment after a change of leaders, in which requests may come late, and twice: servers learn of the
-    new leader at different times. clock: monotonic ns."""
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._late_until = self._new_until = 0
-        self._seen = SeenRequests()
-
-    def begin(self) -> None:
-        """There is another leader, or another term."""
-        self._seen.clear()
-        self._new_until = self._clock() + HOLD_NS + LATE_NS
-
-    def has_ended_here(self) -> None:
-        """This server leads no more."""
-        self._late_until = self._clock() + LATE_NS
-
-    @property
-    def is_late(self) -> bool:
-        """Whether this server led a moment ago."""
-        return self._clock() < self._late_until
-
-    @property
-    def is_new(self) -> bool:
-        """Whether there was another leader a moment ago."""
-        return self._clock() < self._new_until
-
-    def is_first(self, request: PassedRequest, *, is_late: bool) -> bool:
-        """Notes a request that is about to be served. False for one that came late from another server
-        (is_late), and was served here already."""
-        return not self.is_new or self._seen.is_new(request.subject, request.reply) or not is_late

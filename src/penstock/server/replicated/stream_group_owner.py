@@ -31,6 +31,7 @@ from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.replicated_stream import ReplicatedStream
 from penstock.jetstream.stream.replica_state import ReplicaState
+from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_replica import Role
@@ -42,22 +43,16 @@ from penstock.replication.group_port import (
     ProposalId,
     SnapshotDone,
 )
-from penstock.server.replicated.deferred_requests import (
-    HOLD_NS,
-    LATE_NS,
-    Confirmation,
-    DeferredRequests,
-    LeaderChange,
-)
+from penstock.server.replicated.deferred_requests import HOLD_NS, Confirmation, DeferredRequests
 from penstock.server.replicated.hand_over import (
+    LATE_NS,
     WAIT_NS,
     LeavingConsumers,
     is_progress,
     progress_of,
     sending_late,
 )
-from penstock.server.replicated.held_publishes import HeldPublishes, HoldingPorts
-from penstock.server.replicated.request_tickets import PassedRequest
+from penstock.server.replicated.request_tickets import PassedRequest, SeenRequests
 from penstock.server.replicated.state_loading import LoadingPorts, Restoring, StateLoading
 from penstock.server.replicated.stream_catch_up import (
     CatchUpBudget,
@@ -77,6 +72,8 @@ from penstock.server.replicated.work_turns import PARK, CallLater, WorkJob, Work
 
 log = logging.getLogger("penstock.jetstream")
 
+PASS_NS = 50_000_000
+"""How often deferred requests are looked at."""
 SERVING_MAX = 64
 """Requests of other members for files that are answered at a time; more are dropped, and come again."""
 
@@ -153,13 +150,9 @@ class StreamGroup:
         self._loading_job: WorkJob | None = None
         self._backlog: deque[tuple[int, int, bytes]] = deque()
         self._serving = 0
-        self._held = HeldPublishes(
-            assignment.name,
-            HoldingPorts(
-                lambda: self._replica, lambda: self._other_leader, self._send, ports.clock, ports.call_later
-            ),
-        )
-        self._deferred = DeferredRequests(ports.clock, ports.call_later, self._pass_requests)
+        self._hold_until = 0
+        self._deferred = DeferredRequests(ports.clock)
+        self._is_passing = False
         self._last_proposal = (0, 0)  # index and term
         self._unproposed: bytes | None = None  # while propose() only looks
         self._parting: HandedOver | None = None  # for the next leader
@@ -167,8 +160,9 @@ class StreamGroup:
         self._previous: ReplicaId | None = None
         self._may_serve = False
         self._serve_at = 0  # when this entry is applied
-        self._change = LeaderChange(ports.clock)
+        self._late_until = self._new_until = 0
         self.applied_all = False
+        self._seen = SeenRequests()
         self._leaving = LeavingConsumers(self._engine, assignment.name, self._keep_ack)
         self._is_on_disk = is_on_disk
 
@@ -217,11 +211,6 @@ class StreamGroup:
             return None
         leader = self._port.leader
         return leader if self._role is Role.LEADER or self._port.role is not Role.LEADER else None
-
-    @property
-    def _other_leader(self) -> ReplicaId | None:
-        leader = self.leader
-        return leader if leader != self._ports.member else None
 
     @property
     def is_current(self) -> bool:
@@ -339,7 +328,8 @@ class StreamGroup:
             self._part(replica)
         self._role, self._term = role, term
         self._may_serve, self._serve_at = False, 0
-        self._change.begin()
+        self._seen.clear()
+        self._new_until = self._ports.clock() + HOLD_NS + LATE_NS
         if role is Role.LEADER:
             self._prepare_serving()
         self._tell_role()
@@ -353,7 +343,7 @@ class StreamGroup:
         if self._replica is not None:
             leads = self._role is Role.LEADER and self._may_serve
             self._replica.role_changed(leads=leads, term=self._term)
-            self._held.pass_on(self._replica)
+            self._pass_on(self._replica)
 
     # --- from one leader to the next (hand_over.py)
 
@@ -377,7 +367,7 @@ class StreamGroup:
         if self.applied_all:
             index, term = replica.applied_index, replica.applied_term
         self._parting = HandedOver(0, index, term, progress)
-        self._change.has_ended_here()
+        self._late_until = self._ports.clock() + LATE_NS
         self._leaving.acks.begin(is_late=True)
         self._ports.call_later(LATE_NS, self._end_late_acks)
 
@@ -459,22 +449,35 @@ class StreamGroup:
     def takes_late_requests(self) -> bool:
         """Whether this server led a moment ago, and knows the next leader: that one may have got a request
         before it led, and this server after it had ended."""
-        return not self.is_serving and self._change.is_late and self._other_leader is not None
+        if self.is_serving or self._ports.clock() >= self._late_until:
+            return False
+        return self.leader not in (None, self._ports.member)
 
     @property
     def is_changing(self) -> bool:
         """Whether requests may be deferred or come twice: there was another leader a moment ago."""
-        return self._change.is_new or self.defers_requests
+        return self._ports.clock() < self._new_until or self.defers_requests
 
     def is_first(self, request: PassedRequest, *, is_late: bool) -> bool:
         """Notes a request that this server is about to serve. False for one that came late from another
         server (is_late), and was served here already."""
-        return self._change.is_first(request, is_late=is_late)
+        if self._ports.clock() >= self._new_until:
+            return True
+        return self._seen.is_new(request.subject, request.reply) or not is_late
 
     def defer(self, request: PassedRequest, left_ns: int = HOLD_NS) -> None:
         """Keeps a request until this server serves, or another one leads."""
         self._deferred.add(request, left_ns)
-        self._deferred.look_later()
+        self._pass_later()
+
+    def _pass_later(self) -> None:
+        if not self._is_passing and len(self._deferred):
+            self._is_passing = True
+            self._ports.call_later(PASS_NS, self._pass_again)
+
+    def _pass_again(self) -> None:
+        self._is_passing = False
+        self._pass_requests()
 
     def _pass_requests(self) -> None:
         """Has the requests that wait served here, or passes them on to the leader that there is now."""
@@ -491,14 +494,65 @@ class StreamGroup:
                     self._send_passed(leader, Passed(left_ns, request))
         else:
             self._deferred.drop_expired()
-            self._deferred.look_later()
+            self._pass_later()
 
     def _send_passed(self, leader: ReplicaId, message: Passed) -> None:
         mail = encode_mail(message)
         if len(mail) <= MAIL_BYTES_MAX:
             self.port.send(leader, mail)
 
-    # --- members and reads
+    # --- publishes without a leader
+
+    def _pass_on(self, replica: ReplicatedStream) -> None:
+        """Sends publishes that wait for a leader to the one that there is now."""
+        if not replica.has_held:
+            self._hold_until = 0
+            return
+        now = self._ports.clock()
+        if not self._hold_until:
+            self._hold_until = now + HOLD_NS
+            self._ports.call_later(HOLD_NS, self._end_holding)
+        leader = self.leader
+        if leader is None or leader == self._ports.member:
+            return
+        for batch in replica.take_held():
+            mail = encode_mail(Publishes(max(self._hold_until - now, 0), batch.encode()))
+            if len(mail) <= MAIL_BYTES_MAX:
+                self.port.send(leader, mail)
+            else:
+                replica.refuse(batch)
+        self._hold_until = 0
+
+    def _end_holding(self) -> None:
+        """No leader took them in time."""
+        if self._replica is None or not self._hold_until:
+            return
+        left = self._hold_until - self._ports.clock()
+        if left > 0:  # of later ones
+            self._ports.call_later(left, self._end_holding)
+            return
+        self._hold_until = 0
+        for batch in self._replica.take_held():
+            self._replica.refuse(batch)
+
+    def _take_over(self, mail: Publishes) -> None:
+        try:
+            batch = IngestBatch.decode(mail.batch)
+        except ValueError as error:
+            log.error("stream %s: publishes of another server: %s", self.assignment.name, error)
+            return
+        replica = self._replica
+        if replica is None or mail.left_ns <= 0:
+            return
+        leader = self.leader
+        if leader is not None and leader != self._ports.member:
+            replica.refuse(batch)  # sent to a leader that was
+            return
+        replica.take_over(batch)
+        if replica.has_held and not self._hold_until:
+            left = min(mail.left_ns, HOLD_NS)
+            self._hold_until = self._ports.clock() + left
+            self._ports.call_later(left, self._end_holding)
 
     def membership_changed(self, membership: Membership) -> None:
         """Tells the watcher."""
@@ -625,9 +679,6 @@ class StreamGroup:
 
     # --- mail --------------------------------------------------------------------------------------
 
-    def _send(self, to: ReplicaId, mail: bytes) -> None:
-        self.port.send(to, mail)
-
     def _send_request(self, to: ReplicaId, request: FetchFiles) -> None:
         self.port.send(to, encode_mail(request))
 
@@ -641,7 +692,7 @@ class StreamGroup:
         if isinstance(message, FetchFiles):
             self._serve(sender, message)
         elif isinstance(message, Publishes):
-            self._held.take_over(message)
+            self._take_over(message)
         elif isinstance(message, HandedOver):
             self._take_handed(message)
         elif isinstance(message, Passed):
