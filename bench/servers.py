@@ -14,8 +14,11 @@ from pathlib import Path
 
 from load import LoadError, wire
 
-OFFICIAL_VERSION = "v2.15.2"
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # for tools
+
+from tools.go_programs import NATS_SERVER, GoProgramError, installed  # noqa: E402
+
 START_TIMEOUT_S = 60.0
 LOG_LINES = 20  # shown when a server does not start
 BEFORE = "before"  # the name of a penstock server of another checkout
@@ -23,29 +26,15 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def official_binary() -> Path | None:
-    """`nats-server` from PATH or the cache folder, else installed there by `go`; None without either."""
+    """`nats-server` from PATH or the user's cache, else built there by `go`; None without either."""
     found = shutil.which("nats-server")
     if found:
         return Path(found)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "bin"
-    binary = cache / "nats-server"
-    if binary.exists():
-        return binary
-    go = shutil.which("go")
-    if go is None:
+    try:
+        return installed(NATS_SERVER)
+    except GoProgramError as error:
+        print(f"no official server: {error}", file=sys.stderr)
         return None
-    cache.mkdir(parents=True, exist_ok=True)
-    made = subprocess.run(
-        [go, "install", f"github.com/nats-io/nats-server/v2@{OFFICIAL_VERSION}"],
-        env={**os.environ, "GOBIN": str(cache)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        print(f"no official server: go install failed: {made.stderr.strip()[-300:]}", file=sys.stderr)
-        return None
-    return binary
 
 
 def free_port() -> int:

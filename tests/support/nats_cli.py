@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from tools.go_programs import NATS_CLI, GoProgramError, installed
 
-MODULE = "github.com/nats-io/natscli/nats"
-VERSION = "v0.5.1"
-BUILD_TIMEOUT_S = 900
+VERSION = NATS_CLI.version
 RUN_TIMEOUT_S = 60
 
 
@@ -25,27 +23,10 @@ def nats_cli() -> str:
     found = os.environ.get("PENSTOCK_NATS_CLI") or shutil.which("nats")
     if found:
         return found
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = home / "penstock-tests" / f"natscli-{VERSION}"
-    binary = directory / "nats"
-    if not binary.exists():
-        build(directory)
-    return str(binary)
-
-
-def build(directory: Path) -> None:
-    """Builds it into a directory. Skips the test when that does not work."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("no `nats` command line and no `go` to build it: put one of them on PATH")
-    directory.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "GOBIN": str(directory), "GOFLAGS": "-buildvcs=false"}
-    done = subprocess.run(
-        [go, "install", f"{MODULE}@{VERSION}"],
-        env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"`go install {MODULE}@{VERSION}` failed: {done.stderr.strip()[-500:]}")
+    try:
+        return str(installed(NATS_CLI))
+    except GoProgramError as error:
+        pytest.skip(str(error))
 
 
 def run_nats(url: str, *arguments: str) -> str:

@@ -1,0 +1,68 @@
+"""Programs of the official project that tests and benchmarks compare with, built by `go install`.
+
+Each is built once at a fixed version and stays in the user's cache. Several processes may need one at the
+same time, such as the workers of a test run: the first one builds, and the others wait for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+BUILD_TIMEOUT_S = 900
+
+
+class GoProgram(NamedTuple):
+    """name: of the binary. module: Go import path of its main package. version: with its "v"."""
+
+    name: str
+    module: str
+    version: str
+
+
+NATS_SERVER = GoProgram("nats-server", "github.com/nats-io/nats-server/v2", "v2.15.2")
+NATS_CLI = GoProgram("nats", "github.com/nats-io/natscli/nats", "v0.5.1")
+
+
+class GoProgramError(Exception):
+    """There is no `go`, or it could not build the program; the text says which and what to do."""
+
+
+def installed(program: GoProgram) -> Path:
+    """Path of the program in the user's cache, where it is built if it is missing (minutes of CPU time).
+
+    Raises GoProgramError.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = home / "penstock" / "go" / f"{program.name}-{program.version}"
+    binary = directory / program.name
+    if binary.exists():
+        return binary
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():  # nobody built it while this process waited
+            _build(program, directory)
+    return binary
+
+
+def _build(program: GoProgram, directory: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise GoProgramError(f"no `{program.name}` and no `go` to build it: put one of them on PATH")
+    # `go` renames the finished binary into place, so that nobody runs one that is half written.
+    environment = {**os.environ, "GOBIN": str(directory), "GOFLAGS": "-buildvcs=false"}
+    package = f"{program.module}@{program.version}"
+    try:
+        done = subprocess.run(
+            [go, "install", package],
+            env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise GoProgramError(f"`go install {package}` took more than {BUILD_TIMEOUT_S} s") from error
+    if done.returncode:
+        raise GoProgramError(f"`go install {package}` failed: {done.stderr.strip()[-500:]}")
