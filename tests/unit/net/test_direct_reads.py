@@ -208,7 +208,7 @@ async def read_a_compressed_stream(mode: str) -> None:
         whole_read, left, payloads = messages(route)
         compressed = encode_chunks(left)
         route.connection.compress(mode)
-        assert bytes(route.transport.written) == IDENTIFIER
+        assert not route.transport.written, "the identifier leaves with the first chunk"
         route.theirs.send(compressed)
         route.read(IDENTIFIER + encode_chunks(whole_read))
         route.iterate_until_idle()
@@ -221,6 +221,11 @@ async def read_a_compressed_stream(mode: str) -> None:
         assert route.served == payloads
         route.connection.flush()
         assert (route.sink.socket, route.ingress.socket, route.ingress.is_direct) == (-1, -1, False)
+        for _ in range(2):
+            route.sink.write(b"PING\r\n")
+            route.connection.flush()
+        chunk = encode_chunks(b"PING\r\n", compress=mode == "s2_fast")
+        assert bytes(route.transport.written) == IDENTIFIER + chunk + chunk
 
 
 @pytest.mark.parametrize("mode", ["s2_fast", "s2_uncompressed"])
