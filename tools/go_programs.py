@@ -45,7 +45,7 @@ def installed(program: GoProgram) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.exists():  # nobody built it while this process waited
+        if not binary.exists():  # no other process built it meanwhile
             _build(program, directory)
     return binary
 
@@ -54,7 +54,7 @@ def _build(program: GoProgram, directory: Path) -> None:
     go = shutil.which("go")
     if go is None:
         raise GoProgramError(f"no `{program.name}` and no `go` to build it: put one of them on PATH")
-    # `go` renames the finished binary into place, so that nobody runs one that is half written.
+    # `go` renames the finished binary into place: there is never a half written one.
     environment = {**os.environ, "GOBIN": str(directory), "GOFLAGS": "-buildvcs=false"}
     package = f"{program.module}@{program.version}"
     try:
