@@ -358,6 +358,7 @@ class Simulator:
             engine.tick.deliver(self.now)
             self._phase("deliver")
         self._finish_work(0.5)
+        self._was_faulty = self.faulty()  # likewise; a request may write again before the next tick
         note_kept(self, is_over=True)
 
     def _finish_work(self, rate: float) -> None:
