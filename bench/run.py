@@ -461,8 +461,8 @@ def client_and_link_scenarios(share: int, both: clients.ClientServer, pairs: lin
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a fifth of the messages, three rounds")
+    parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the messages")
     parser.add_argument("--only", default="", help="rows whose name contains this, in any case: 'spark'")
     parser.add_argument("--without", default="", help="not the rows whose name contains this")
     parser.add_argument("--no-spark", action="store_true")
@@ -473,7 +473,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.json is None:
         options.json = ROOT / "out" / ("bench-part.json" if options.only else "bench.json")
-    rounds = 3 if options.quick else options.rounds
+    rounds = options.rounds or (3 if options.quick else 5)
     # In a file or a CI log the table has its full width.
     console = Console(width=None if sys.stdout.isatty() else 110)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=os.environ.get("TMPDIR")) as name:
