@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from servers import ServerProcess
 
-CPU_LEAST_S = 0.1  # the clock of CPU time ticks every 10 ms
+CPU_LEAST_S = 0.01  # below, what a server does besides counts as much
 
 
 def itself(server: ServerProcess) -> ServerProcess:

@@ -22,7 +22,6 @@ from tools.go_programs import NATS_SERVER, GoProgramError, installed  # noqa: E4
 START_TIMEOUT_S = 60.0
 LOG_LINES = 20  # shown when a server does not start
 BEFORE = "before"  # the name of a penstock server of another checkout
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def official_binary() -> Path | None:
@@ -49,9 +48,13 @@ def _as_installed() -> dict[str, str]:
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU seconds that a process has used, in user and kernel mode together."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    """The CPU seconds that a process and its threads have used, in user and kernel mode, to the nanosecond.
+
+    /proc/PID/stat counts ticks of 10 ms, which is a fifth of what a short row takes. Raises OSError for a
+    process that does not exist.
+    """
+    clock = ~pid << 3 | 2  # as clock_getcpuclockid() makes it: 2 = precise, of the whole process
+    return time.clock_gettime(clock)
 
 
 def last_lines(log: Path) -> str:
