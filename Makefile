@@ -109,6 +109,7 @@ test: setup $(STAMPS)/demo $(STAMPS)/deploy  ## the tests, those of the demo inc
 # of Python's pools puts a guard around every bytes object. Leaks are not searched for: the interpreter leaves much
 # of what it allocates at its start. pytest captures stderr, so the sanitizers write to files.
 asan: setup  ## TESTS=tests/kernels... with kernels built by the address and undefined-behaviour sanitizers
+	@mkdir -p build
 	PENSTOCK_SANITIZE=1 flock build/.kernel.lock $(BIN)/python setup.py --quiet build --build-base build/asan \
 		--build-lib $(ASAN)/lib
 	@rm -f $(ASAN)/report.*
