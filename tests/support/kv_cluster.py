@@ -21,14 +21,17 @@ from nats.aio.client import Client as NatsPy
 from tests.support.nats_servers import free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
+CLOSED_S = 2.0
+CONNECT_S = 1
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 
 
 class KeyValueMember:
     """One server."""
 
-    def __init__(self, directory: Path, name: str, size: int) -> None:
+    def __init__(self, directory: Path, name: str, size: int, flags: tuple[str, ...]) -> None:
         self.name = name
+        self._flags = flags
         self.port, self.route_port = free_port(), free_port()
         self.data = directory / f"{name}-data"
         self._conf = directory / f"{name}.conf"
@@ -57,7 +60,11 @@ class KeyValueMember:
         command = [sys.executable, "-m", "tests.support.replicated_kv", str(self._conf), str(self.data)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, str(self._size), *flags], env=ENVIRONMENT, cwd=ROOT, stdout=log, stderr=log
+                [*command, str(self._size), *self._flags, *flags],
+                env=ENVIRONMENT,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
             )
 
     def signal(self, number: signal.Signals) -> None:
@@ -73,8 +80,8 @@ class KeyValueMember:
     async def forget_client(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):
-                await client.close()
+            with suppress(Exception):  # nats-py waits for its flusher task for ever when that has ended
+                await asyncio.wait_for(client.close(), CLOSED_S)
 
     async def kill(self) -> None:
         self.signal(signal.SIGKILL)
@@ -86,16 +93,20 @@ class KeyValueMember:
     async def ask(self, name: str, payload: str = "", timeout_s: float = 1.0) -> str:
         """A request to this server; "" = no answer. Starts with + when it succeeded."""
         try:
-            if self._client is None:
-                url = f"nats://127.0.0.1:{self.port}"
-                self._client = await nats.connect(
-                    url, allow_reconnect=False, connect_timeout=1, error_cb=_ignore
-                )
-            answer = await self._client.request(f"KV.{self.name}.{name}", payload.encode(), timeout=timeout_s)
-            return answer.data.decode()
+            async with asyncio.timeout(timeout_s + CONNECT_S):
+                if self._client is None:
+                    self._client = await self._connect()
+                subject = f"KV.{self.name}.{name}"
+                answer = await self._client.request(subject, payload.encode(), timeout=timeout_s)
+                return answer.data.decode()
         except Exception:  # noqa: BLE001 (a server that is down, or stopped)
             await self.forget_client()
             return ""
+
+    async def _connect(self) -> NatsPy:
+        # nats-py tries an address that refuses it for two minutes, whatever these options say.
+        url = f"nats://127.0.0.1:{self.port}"
+        return await nats.connect(url, allow_reconnect=False, connect_timeout=CONNECT_S, error_cb=_ignore)
 
     async def state(self) -> dict[str, Any]:
         answer = await self.ask("state")
@@ -108,10 +119,10 @@ async def _ignore(error: Exception) -> None:
 
 
 class KeyValueCluster:
-    """Three servers. acked: the last acknowledged value of each key."""
+    """Three servers. acked: the last acknowledged value of each key. flags: of every start."""
 
-    def __init__(self, directory: Path, cluster: str = "") -> None:
-        self.members = [KeyValueMember(directory, f"s{i}", 3) for i in range(3)]
+    def __init__(self, directory: Path, cluster: str = "", flags: tuple[str, ...] = ()) -> None:
+        self.members = [KeyValueMember(directory, f"s{i}", 3, flags) for i in range(3)]
         self.acked: dict[str, str] = {}
         self.longest_gap_s = 0.0
         for one in self.members:
@@ -170,9 +181,11 @@ class KeyValueCluster:
 
 
 @asynccontextmanager
-async def key_values(directory: Path, cluster: str = "") -> AsyncIterator[KeyValueCluster]:
+async def key_values(
+    directory: Path, cluster: str = "", flags: tuple[str, ...] = ()
+) -> AsyncIterator[KeyValueCluster]:
     """Three running servers, linked, with a leader."""
-    made = KeyValueCluster(directory, cluster)
+    made = KeyValueCluster(directory, cluster, flags)
     try:
         for one in made.members:
             one.start()

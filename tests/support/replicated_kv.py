@@ -27,6 +27,7 @@ from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_replica import Role
 from penstock.replication.group_port import GroupPort, ProposalId
 from penstock.replication.raftz import raft_status
+from penstock.replication.replication_node import ReplicationOptions
 from penstock.server.config.directives import load
 from penstock.server.links.replication_service import ReplicationService, ReplicationSetup
 from penstock.server.logging import logs
@@ -159,12 +160,13 @@ def _note(label: str, text: str) -> None:
 class KeyValueServer:
     """The process."""
 
-    def __init__(self, conf: str, directory: str, servers: int, *, joins: bool) -> None:
+    def __init__(self, conf: str, directory: str, servers: int, *, joins: bool, syncs: bool) -> None:
         self._servers = servers
         self._joins = joins
         self._machine = KeyValues()
         self._disk = UnsyncedDisk()
-        setup = ReplicationSetup(Path(directory), self._opened, disk=self._disk)
+        options = ReplicationOptions(sync_always=syncs)
+        setup = ReplicationSetup(Path(directory), self._opened, options, self._disk)
         self._server = Server(options=load(conf), log=logs.Log(_note, debug=True), replication=setup)
         self._service: ReplicationService
 
@@ -225,4 +227,5 @@ class KeyValueServer:
 
 
 if __name__ == "__main__":
-    uvloop.run(KeyValueServer(sys.argv[1], sys.argv[2], int(sys.argv[3]), joins="join" in sys.argv).run())
+    flags = {"joins": "join" in sys.argv, "syncs": "unsynced" not in sys.argv}
+    uvloop.run(KeyValueServer(sys.argv[1], sys.argv[2], int(sys.argv[3]), **flags).run())

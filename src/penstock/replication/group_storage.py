@@ -2,7 +2,7 @@
 
 Writes are values (`StorageWrite`). The node collects them, and a disk thread carries them out in one call:
 one write and at most one sync for all groups. Only that call touches the log after the start, one at a time,
-so nothing is locked.
+so nothing is locked. A write that is brief, without a sync, may be carried out in the event loop instead.
 
 Invariant: what is staged stays staged after an error, so a failed write is repeated by writing nothing more.
 
@@ -39,6 +39,8 @@ from penstock.wal.wal_recovery import WalDamage, WalRecovery
 
 REFUSED = "refused"
 """The file that says that the disk is an old copy."""
+BRIEF_BYTES_MAX = 64 << 10
+"""Of entries that may be written in the event loop: the copy takes less than the way to a thread and back."""
 
 
 class BeginGroup(NamedTuple):
@@ -209,6 +211,14 @@ class GroupStorage:
         numbers = {found.name: number for number, found in recovery.groups.items()}
         return cls(disk, directory, log, numbers, lock), findings
 
+    def is_brief(self, write: DiskWrite) -> bool:
+        """Whether `write` takes microseconds: without a sync, and with few bytes. Call it, and then `write`,
+        in another thread than the disk's only while that one does nothing here."""
+        if write.sync or write.is_mark or self._log.must_sync or self._broken:
+            return False
+        size = sum(len(entry.data) for one in write.writes for entry in _entries_of(one))
+        return size <= BRIEF_BYTES_MAX
+
     def write(self, write: DiskWrite) -> StorageStatus:
         """Writes what is new, and what an earlier call failed to. Raises StoreError; call again with what is
         new since."""
@@ -275,6 +285,10 @@ class GroupStorage:
 
     def _known(self, write: GroupsKnown) -> None:
         self._log.set_groups_known()
+
+
+def _entries_of(write: StorageWrite) -> tuple[Entry, ...]:
+    return write.entries if isinstance(write, SaveEntries) else ()
 
 
 _Stage: TypeAlias = Callable[[GroupStorage, StorageWrite], None]

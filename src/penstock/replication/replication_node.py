@@ -3,7 +3,7 @@
     node.receive(frame); node.tick(); group.propose(payload)       # each asks for a pump by `wake`
     output = node.pump()
     send(output.frames); send(output.mails)
-    run(lambda: storage.write(output.write))   # in a disk thread
+    run(lambda: storage.write(output.write))   # in a disk thread; here when it is brief
     node.disk_done(status, error); another pump follows
 
 Order, and why:
@@ -17,7 +17,7 @@ Order, and why:
 Invariant: a fault in one group, whether its owner's or one that a message of a peer caused, stops this group
 here (`failed_groups`), keeps its data, and touches no other.
 
-Rejected: writing in the event loop (a sync takes milliseconds); a thread per group.
+Rejected: syncing in the event loop (it takes milliseconds); a thread per group.
 """
 
 from __future__ import annotations

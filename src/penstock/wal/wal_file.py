@@ -245,11 +245,16 @@ class WriteAheadLog:
         if self._synced >= self._segment_bytes:
             self._opening = self._segment_beginning(WalPosition(self._number, self._synced))
 
+    @property
+    def must_sync(self) -> bool:
+        """Whether write() syncs, because it begins a segment or renews the mark first."""
+        return bool(self._opening) or self._term_max > self._mark.term_limit
+
     def write(self) -> int:
         """Hands what was staged to the operating system, without a sync: it survives the end of the process,
         and a power failure only after the next commit(). Returns how many bytes wait for that. Raises
         StoreWriteError, as commit() does."""
-        if self._opening or self._term_max > self._mark.term_limit:
+        if self.must_sync:
             self.commit()
         elif self._staged:
             self._encode_staged()

@@ -34,8 +34,11 @@ async def acknowledged(cluster: KeyValueCluster, more: int = 20) -> None:
     await until(lambda: len(cluster.acked) >= goal, 30)
 
 
-async def test_what_is_acknowledged_survives_the_kill_of_each_leader(tmp_path: Path) -> None:
-    async with key_values(tmp_path) as cluster:
+@pytest.mark.parametrize("flags", [(), ("unsynced",)])
+async def test_what_is_acknowledged_survives_the_kill_of_each_leader(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    async with key_values(tmp_path, flags=flags) as cluster:
         async with writes(cluster, "a"):
             for _ in range(2):
                 await acknowledged(cluster)

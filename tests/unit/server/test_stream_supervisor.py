@@ -32,8 +32,9 @@ def test_nothing_happens_before_this_server_is_in_the_meta_group() -> None:
     it.create("S")
     it.meta.group = None
     assert it.tick() == []
-    assert (it.groups.ticks, it.supervisor.has_work) == (0, True)
+    assert (it.groups.ticks, it.supervisor.has_work) == (0, False), "there is nothing that it could do"
     it.meta.group = object()
+    assert it.supervisor.has_work
     assert it.tick() == [("open", "S")]
     assert (it.groups.ticks, it.supervisor.has_work) == (1, False)
 
@@ -45,6 +46,7 @@ def test_nothing_happens_before_the_cluster_is_founded() -> None:
     )
     assert it.tick() == []
     assert (it.groups.ticks, it.meta.reads, it.groups.ends) == (0, [], [])
+    assert not it.supervisor.has_work, "it waits for the others"
 
 
 def test_a_created_stream_is_started_in_the_next_tick_and_the_others_are_not_looked_at() -> None:

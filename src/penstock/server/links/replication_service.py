@@ -23,7 +23,7 @@ from penstock.cluster.route_info import RouteInfo
 from penstock.errors import ConfigError, ProtocolError, ServerError, StoreError
 from penstock.net.reasons import CloseReason
 from penstock.raft.raft_host import Frame
-from penstock.replication.group_storage import GroupStorage, StorageStatus
+from penstock.replication.group_storage import DiskWrite, GroupStorage, StorageStatus
 from penstock.replication.replication_link import LinkEvent, LinkOpened, ReplicationLink, greeting_of
 from penstock.replication.replication_messages import GroupMail
 from penstock.replication.replication_node import NodeOutput, ReplicationNode, ReplicationOptions
@@ -43,6 +43,8 @@ TICK_S = 0.05
 DIAL_AGAIN_NS = 1_000_000_000
 HAND_OVER_S = 1.0
 ANSWERS_S = 0.05
+BRIEF_WRITES_MAX = 4
+"""In one turn of the event loop; the next write is the disk thread's."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,12 @@ class ReplicationService:
             return
         output = self.node.pump()
         self._send(output)
+        for _ in range(BRIEF_WRITES_MAX):
+            if output.write is None or not self._storage.is_brief(output.write):
+                break
+            self._written(*self._write_here(output.write))
+            output = self.node.pump()
+            self._send(output)
         if output.write is not None:
             self._executor.run(partial(self._storage.write, output.write), self._written, self)
         if output.has_more:
@@ -185,6 +193,14 @@ class ReplicationService:
             session = self._links.get(mail.to)
             if session is not None:
                 session.send_mail(mail.group, mail.payload)
+
+    def _write_here(self, write: DiskWrite) -> tuple[StorageStatus | None, StoreError | OSError | None]:
+        """Hands a few bytes to the operating system at once: the way to a thread and back takes longer, and
+        in it two threads wait for the interpreter's lock. With 1 publish in flight it halved the rate."""
+        try:
+            return self._storage.write(write), None
+        except (StoreError, OSError) as error:
+            return None, error
 
     def _written(self, status: StorageStatus | None, error: StoreError | OSError | None) -> None:
         if error is not None and self.node.disk_error is None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 TICKET_NS = 10_000_000_000  # no client waits longer for an answer
 AGAIN_NS = 1_000_000_000
 TICKETS_MAX = 10_000
+FAR = 1 << 63  # ns: never
 
 Key = tuple[str, str]
 """Account and name of a stream."""
@@ -165,8 +166,8 @@ class AssetDuties:
 
     @property
     def has_work(self) -> bool:
-        """Whether tick() has something to do at once."""
-        return bool(self._due)
+        """Whether tick() has something to do at once. What is due later waits for the server's timer."""
+        return min(self._due.values(), default=FAR) <= self._monotonic()
 
     def tick(self) -> None:
         """Begins what is due."""

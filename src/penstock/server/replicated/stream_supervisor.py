@@ -123,11 +123,16 @@ class StreamSupervisor:
     @property
     def has_work(self) -> bool:
         """Whether tick() has something to do at once."""
-        return bool(self._started) or self._review_at == 0
+        return self._has_state and (bool(self._started) or self._review_at == 0)
+
+    @property
+    def _has_state(self) -> bool:
+        """Whether this server knows the meta state of its cluster."""
+        return self._meta.group is not None and bool(self._meta.tables.cluster_id)
 
     def tick(self) -> None:
         """Does what is due."""
-        if self._meta.group is None or not self._meta.tables.cluster_id:
+        if not self._has_state:
             return
         self._groups.tick()
         now = self._monotonic()
