@@ -197,6 +197,11 @@ def _publishers(port: int, count: int, messages: int, size_bytes: int) -> Iterat
 def fast_msgs_per_s(port: int, *, messages: int, size_bytes: int = 128) -> float:
     """One fast batch, from its start to its pub ack; messages per second."""
     make_stream(port, "FAST", "bench.fast.*", allow_batched=True)
+    return publish_fast(port, messages=messages, size_bytes=size_bytes)
+
+
+def publish_fast(port: int, *, messages: int, size_bytes: int = 128) -> float:
+    """The same to the stream FAST as it is."""
     with _publishers(port, 1, messages, size_bytes) as [publisher]:
         started = time.perf_counter()
         _drive([publisher], lambda: publisher.is_done)

@@ -393,6 +393,11 @@ def acked_publishes_per_s(
 ) -> float:
     """JetStream publishes with at most `window` unacked; acks per second."""
     create_stream(port, "BENCH", "bench.js.>", storage)
+    return publish_acked(port, messages=messages, window=window, size_bytes=size_bytes)
+
+
+def publish_acked(port: int, *, messages: int, window: int, size_bytes: int = 128) -> float:
+    """The same to the stream BENCH as it is."""
     body = b"x" * size_bytes
     with wire(port) as publisher:
         publisher.sock.sendall(b"SUB _INBOX.ack.* 1\r\n")

@@ -25,7 +25,7 @@ class Scenario:
     Two checkouts are compared by it: the cost grows too when the simpler case becomes faster.
 
     `instead(server)` is the process to measure in place of one of the two: another configuration, or another
-    product.
+    product. `alone`: only penstock is measured.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Scenario:
     enough: Callable[[], float | None] | None = None
     instead: Callable[[ServerProcess], ServerProcess] = itself
     rate: Callable[[ServerProcess], float] | None = None
+    alone: bool = False
 
 
 @dataclass

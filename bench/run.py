@@ -28,6 +28,7 @@ import consumers
 import core_clients
 import links
 import load
+import replicas
 import streams
 import sync_clients
 from rich.console import Console
@@ -359,6 +360,7 @@ def measure(
                 for turn in range(rounds):
                     # The first one alternates, so that a warm page cache or other load favours neither.
                     order = servers if turn % 2 == 0 else servers[::-1]
+                    order = [one for one in order if one.is_penstock or not row.scenario.alone]
                     for server in map(row.scenario.instead, order):
                         progress.update(task, description=f"{row.scenario.name}: {server.name}")
                         measure_once(row, server)
@@ -490,10 +492,14 @@ def main() -> None:
         wanted = scenarios(options.quick) + streams.scenarios(5 if options.quick else 1, rivals)
         wanted += bystander.scenarios(floods)
         pairs = links.Pairs(folder)
+        clusters = replicas.Clusters(folder)
         if options.before is not None:
             wanted = against_before(wanted)
         else:
             wanted += client_and_link_scenarios(5 if options.quick else 1, both_clients, pairs)
+        # Last: they need the machine, and what ran before needs memory.
+        replicated = replicas.scenarios(5 if options.quick else 1, clusters)
+        wanted += against_before(replicated) if options.before is not None else replicated
         only = options.only.lower()
         without = options.without.lower()
         rows = [Row(s) for s in wanted if is_wanted(s, only, without)]
@@ -535,6 +541,7 @@ def main() -> None:
             floods.stop()
             both_clients.stop()
             pairs.stop()
+            clusters.stop()
             for server in servers:
                 server.stop()
     rows += process_rows

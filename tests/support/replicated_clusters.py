@@ -178,14 +178,14 @@ class ClusterTalk:
         assert found is not None, "servers do not agree on a meta leader"
         return found
 
-    async def close(self) -> None:
-        """Ends faults, deletes the test's streams, closes clients."""
+    async def close(self, *, repairs: bool = True) -> None:
+        """Ends faults, deletes the test's streams, closes clients. repairs: starts servers that are down."""
         made = self.made
         made.heal()
         for index, one in enumerate(made.servers):
             if one.is_paused:
                 one.resume()
-            if not one.is_running:
+            if repairs and not one.is_running:
                 await self.do(made.start_server, index)
         await asyncio.wait_for(self.do(made.wait_ready), REPAIRED_S)
         for name in self._streams:

@@ -156,3 +156,20 @@ async def test_a_stopped_leader_hands_over(talk: ClusterTalk, kind: str) -> None
     print(f"{kind}: {gap_s:.2f} s without acks, {load.counts()}, {dict(load.errors)}")
     assert gap_s < (1 if kind == "penstock" else 5)
     assert violations(load.operations, await assert_equal_replicas(talk, "HANDED")) == []
+
+
+@pytest.mark.feature("cluster.quorum")
+async def test_the_cluster_gets_another_meta_leader_when_its_leader_is_killed(
+    talk: ClusterTalk, kind: str
+) -> None:
+    leader = await talk.do_meta_leader()
+    killed = time.monotonic()
+    await talk.do(talk.made.kill, leader)
+
+    async def is_other() -> bool:
+        return await asyncio.to_thread(talk.made.meta_leader) not in (None, leader)
+
+    await until(is_other, 20)
+    print(f"{kind}: {time.monotonic() - killed:.1f} s without a meta leader")
+    assert time.monotonic() - killed < 10
+    await talk.create("LATER", 1)

@@ -1,4 +1,5 @@
-"""Tags of servers decide where streams go, on penstock and on the official server."""
+"""Tags of servers decide where streams go and what they move to, and a server leaves the cluster for good; on
+penstock and on the official server."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ import pytest
 from nats.errors import Error as NatsError
 
 from penstock.testing import SyncProcessCluster, sync_cluster
+from tests.support.cluster_load import assert_equal_replicas, messages_of
 from tests.support.nats_servers import KINDS, until
-from tests.support.replicated_clusters import ClusterTalk, command_of
+from tests.support.replicated_clusters import ClusterTalk, command_of, publish_sure
 
 pytestmark = pytest.mark.feature("stream.placement")
 
@@ -36,7 +38,7 @@ no_auth_user: app
 def zones(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SyncProcessCluster]:
-    """Four servers in three zones, of which one takes no streams."""
+    """Four servers in three zones, of which one takes no streams. The last test removes that one."""
     directory = tmp_path_factory.mktemp(request.param)
     command, jetstream = command_of(request.param), 'unique_tag: "az:"'
     made = sync_cluster(
@@ -79,11 +81,100 @@ async def test_replicas_go_to_servers_with_different_tags(zones: SyncProcessClus
         await talk.close()
 
 
-async def knows_all(talk: ClusterTalk) -> None:
+@pytest.mark.feature("cluster.administration")
+async def test_a_stream_moves_to_the_servers_with_another_tag(zones: SyncProcessCluster) -> None:
+    talk = ClusterTalk(zones)
+    try:
+        await asyncio.wait_for(knows_all(talk), 30)
+        await talk.create("MOVES", 1, placement={"tags": ["az:2"]})
+        client = await talk.client(0)
+        for number in range(50):
+            await publish_sure(client, "MOVES.1", b"%d" % number, str(number))
+        moved = config_of("MOVES", 1, placement={"tags": ["az:1"]})
+        answer = await talk.ask("STREAM.UPDATE.MOVES", moved)
+        assert "error" not in answer, answer
+        await publish_sure(client, "MOVES.1", b"50", "50")
+        await moved_to(talk, "MOVES", {"a"}, {"b"})
+        stored = await messages_of(talk, "MOVES")
+        assert [one.tag for one in stored] == [str(number) for number in range(51)]
+        assert (await talk.ask("STREAM.CANCEL_MOVE.MOVES"))["error"]["err_code"] == 10129
+        # Of one request after the other without a pause, the second finds the move in progress.
+        back = config_of("MOVES", 1, placement={"tags": ["az:2"]})
+        other = config_of("MOVES", 1, placement={"tags": ["!az:2"]})
+        first, second = await asyncio.gather(
+            talk.ask("STREAM.UPDATE.MOVES", back), talk.ask("STREAM.UPDATE.MOVES", other)
+        )
+        assert "error" not in first, first
+        assert second["error"]["err_code"] == 10124, second
+        await moved_to(talk, "MOVES", {"c"})
+    finally:
+        await talk.close()
+
+
+@pytest.mark.feature("cluster.administration")
+async def test_a_removed_member_of_a_stream_is_replaced(zones: SyncProcessCluster) -> None:
+    talk = ClusterTalk(zones)
+    try:
+        await asyncio.wait_for(knows_all(talk), 30)
+        created = await talk.create("PAIR", 2)
+        group = created["cluster"]
+        first = ({group["leader"], *(one["name"] for one in group["replicas"])} - {"c"}).pop()
+        client = await talk.client(0)
+        for number in range(50):
+            await publish_sure(client, "PAIR.1", b"%d" % number, str(number))
+        answer = await talk.ask("STREAM.PEER.REMOVE.PAIR", {"peer": first})
+        assert answer.get("success"), answer
+        await moved_to(talk, "PAIR", {"c", "b" if first == "a" else "a"})
+        stored = await assert_equal_replicas(talk, "PAIR")
+        assert [one.tag for one in stored] == [str(number) for number in range(50)]
+    finally:
+        await talk.close()
+
+
+@pytest.mark.feature("cluster.administration")
+async def test_a_server_that_is_gone_is_removed_from_the_cluster(zones: SyncProcessCluster) -> None:
+    talk = ClusterTalk(zones)
+    try:
+        await asyncio.wait_for(knows_all(talk), 30)
+        await talk.do(zones.kill, 3)
+        removed = await talk.ask("SERVER.REMOVE", {"peer": "d"})
+        assert removed.get("success"), removed
+        await knows_all(talk, 3)
+        again = await talk.ask("SERVER.REMOVE", {"peer": "d"})
+        assert again["error"]["err_code"] == 10044, again
+        await talk.create("AFTER", 2)
+    finally:
+        await talk.close(repairs=False)  # d may come again after five minutes
+
+
+def config_of(name: str, replicas: int, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "subjects": [f"{name}.>"], "num_replicas": replicas, **fields}
+
+
+async def moved_to(talk: ClusterTalk, stream: str, *wanted: set[str]) -> None:
+    """Until the servers that have a stream are one of these sets, and no change is left."""
+    found: set[str] = set()
+
+    async def is_there() -> bool:
+        with suppress(NatsError):
+            group = (await talk.info(stream, timeout_s=2)).get("cluster") or {}
+            others = group.get("replicas") or []
+            found.clear()
+            found.update({group.get("leader", ""), *(one["name"] for one in others)})
+            return found in wanted and all(one["current"] for one in others) and not group.get("desired")
+        return False
+
+    try:
+        await until(is_there, 40)
+    except TimeoutError:
+        raise AssertionError(f"stream {stream} is on {found}, expected {wanted}") from None
+
+
+async def knows_all(talk: ClusterTalk, size: int = 4) -> None:
     """Until all servers are members of the meta group."""
 
     async def is_whole() -> bool:
         meta = (await talk.do_page(0, "jsz")).get("meta_cluster") or {}
-        return meta.get("cluster_size") == 4 and bool(meta.get("leader"))
+        return meta.get("cluster_size") == size and bool(meta.get("leader"))
 
     await until(is_whole, 30)
