@@ -45,6 +45,8 @@ SETTLE_S = 15.0  # elections and first syncs are over
 IDLE_CORE_PERCENT_MAX = 5
 IDLE_MESSAGES_MAX = 100
 CREATED_AT_ONCE = 20
+ANSWERED_S = 5.0
+MADE = re.compile(rb"MSG _INBOX\.made\.(\d+) ")
 SEGMENTS = re.compile(r"data_segs_out:(\d+)")
 
 
@@ -308,23 +310,42 @@ def _fill_idle(cluster: Cluster, streams: int) -> None:
 
 
 def _ask_all(port: int, requests: Sequence[tuple[str, dict[str, object]]]) -> None:
-    """Requests of the API, some at a time, each until it succeeds."""
+    """Requests of the API, some at a time; those that get no answer again: they change nothing that is as
+    they want it."""
     with wire(port) as control:
-        control.sock.sendall(b"SUB _INBOX.made 1\r\n")
+        control.sock.sendall(b"SUB _INBOX.made.* 1\r\n")
+        control.sock.settimeout(ANSWERED_S)
         for at in range(0, len(requests), CREATED_AT_ONCE):
-            some = requests[at : at + CREATED_AT_ONCE]
-            bodies = [(subject.encode(), json.dumps(body).encode()) for subject, body in some]
-            control.sock.sendall(
-                b"".join(
-                    b"PUB $JS.API.%s _INBOX.made %d\r\n%s\r\n" % (subject, len(body), body)
-                    for subject, body in bodies
+            left = {
+                number: (subject.encode(), json.dumps(body).encode())
+                for number, (subject, body) in enumerate(requests[at : at + CREATED_AT_ONCE], at)
+            }
+            deadline = time.perf_counter() + READY_S
+            while left:
+                if time.perf_counter() > deadline:
+                    raise LoadError(f"no answer after {READY_S:g} s: {sorted(left)}")
+                control.sock.sendall(
+                    b"".join(
+                        b"PUB $JS.API.%s _INBOX.made.%d %d\r\n%s\r\n" % (subject, number, len(body), body)
+                        for number, (subject, body) in left.items()
+                    )
                 )
-            )
-            data = b""
-            while data.count(b"MSG _INBOX.made ") < len(some) or not data.endswith(b"\r\n"):
-                data += control.read()
-            if b'"error"' in data:
-                raise LoadError(data[data.index(b'"error"') :][:200].decode(errors="replace"))
+                _take_answers(control, left)
+
+
+def _take_answers(control: load.Wire, left: dict[int, tuple[bytes, bytes]]) -> None:
+    """Removes the requests that are answered, until none is left or none has been for a while."""
+    data = b""
+    while left:
+        try:
+            data += control.read()
+        except TimeoutError:
+            return
+        whole, _, data = data.rpartition(b"\r\n")
+        if b'"error"' in whole:
+            raise LoadError(whole[whole.index(b'"error"') :][:200].decode(errors="replace"))
+        for number in MADE.findall(whole):
+            left.pop(int(number), None)
 
 
 def _idle_scenarios(runs: IdleRuns, *, alone: bool) -> list[Scenario]:

@@ -5,6 +5,10 @@ shows that the leader of a thousand idle groups is alive. A server whose frames 
 counts as down, and every group is notified. A server that has restarted leads nothing, so its groups are
 notified as if it had been down. Frames of its earlier starts are dropped: what they acknowledge may be lost.
 
+A group is *active* while it has a deadline, and *touched* while it may have something to do: after a
+message, a proposal, the end of a sync, a change of a server, or a tick. Only touched groups are asked: among
+many active ones that do nothing, those that work do not wait for the others to say so.
+
 Invariant: frames are accepted only from the newest known start of a server. One with an older number has an
 old copy of its disk (see disk_identity.py) and gets a refusal.
 """
@@ -74,18 +78,20 @@ class RaftHost:
         self._groups: dict[GroupName, RaftReplica] = {}
         self._peers: dict[ReplicaId, RaftPeer] = {}
         self._active: dict[GroupName, RaftReplica] = {}
+        self._touched: dict[GroupName, RaftReplica] = {}  # a part of the active ones
         self._outbox: dict[ReplicaId, list[tuple[GroupName, Message]]] = defaultdict(list)
         self._refusals: list[Frame] = []
 
     def add(self, group: GroupName, replica: RaftReplica) -> None:
         """Adds a replica."""
         assert group not in self._groups
-        self._groups[group] = self._active[group] = replica
+        self._groups[group] = self._active[group] = self._touched[group] = replica
 
     def remove(self, group: GroupName) -> None:
         """Removes a replica."""
         self._groups.pop(group, None)
         self._active.pop(group, None)
+        self._touched.pop(group, None)
 
     def set_peers(self, names: Iterable[ReplicaId], now: int) -> None:
         """Sets the other servers of the cluster. New ones count as heard from now on. Groups are notified
@@ -105,8 +111,13 @@ class RaftHost:
 
     def touch(self, group: GroupName) -> RaftReplica:
         """The replica of a group, to be changed: the next ready() looks at it."""
-        replica = self._active[group] = self._groups[group]
+        replica = self._active[group] = self._touched[group] = self._groups[group]
         return replica
+
+    @property
+    def touched(self) -> tuple[GroupName, ...]:
+        """The groups that may have something to do now."""
+        return tuple(self._touched)
 
     @property
     def active(self) -> tuple[GroupName, ...]:
@@ -178,23 +189,25 @@ class RaftHost:
     def tick_group(self, group: GroupName, now: int) -> None:
         """Does what is due in an active group."""
         if group in self._active:
-            self._active[group].tick(now)
+            self.touch(group).tick(now)
 
     # --- output
 
     def ready(self, now: int) -> list[GroupReady]:
         """What the groups have to do. Messages that wait for the disk leave after synced()."""
-        found = [(group, self.ready_of(group, now)) for group in self.active]
+        found = [(group, self.ready_of(group, now)) for group in self.touched]
         return [GroupReady(group, ready) for group, ready in found if ready is not None]
 
     def ready_of(self, group: GroupName, now: int) -> Ready | None:
-        """What one active group has to do; its messages for now are in the frames."""
-        replica = self._active.get(group)
+        """What one group has to do; its messages for now are in the frames."""
+        replica = self._touched.get(group)
         ready = replica.ready(now) if replica is not None else None
         if ready is not None:
             self._collect(group, ready.messages)
-        elif replica is not None and replica.deadline is None:
-            del self._active[group]  # idle until a message or a change of a peer
+        elif replica is not None:
+            del self._touched[group]
+            if replica.deadline is None:
+                del self._active[group]  # idle until a message or a change of a peer
         return ready
 
     def synced(self, done: Iterable[GroupReady], now: int) -> None:

@@ -22,7 +22,7 @@ Rejected: syncing in the event loop (it takes milliseconds); a thread per group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -426,15 +426,16 @@ class ReplicationNode:
             return NodeOutput([], [], None, False)
         now = self.clock()
         left = self.options.pump_bytes_max
-        looked_at = self._host.active  # those that have nothing to do become idle meanwhile
+        looked_at: dict[str, None] = {}
         is_busy = True
         while is_busy and left > 0:
             is_busy = False
-            for name in self._host.active:
+            for name in self._host.touched:
+                looked_at[name] = None
                 taken = self._take(name, now)
                 is_busy = is_busy or taken > 0
                 left -= taken
-        self._note_roles()
+        self._note_roles(looked_at)
         self._take_checkpoints(looked_at)
         mails, self._mails = self._mails, []
         return NodeOutput(self._host.take_frames(now), mails, self._next_write(now), is_busy)
@@ -464,10 +465,10 @@ class ReplicationNode:
         if ready.entries:
             self._staged.append(SaveEntries(name, ready.entries))
 
-    def _note_roles(self) -> None:
+    def _note_roles(self, looked_at: Iterable[str]) -> None:
         """A leader that a majority does not answer steps down without any message: its owner learns it here.
         Members that are new count as servers."""
-        for name in self._host.active:
+        for name in looked_at:
             group = self._groups.get(name)
             if group is not None:
                 self._contain(group, group.note_role)
@@ -477,9 +478,9 @@ class ReplicationNode:
                 self._recovering.discard(name)
                 self._staged.append(MarkRecovered(name))
 
-    def _take_checkpoints(self, looked_at: tuple[str, ...]) -> None:
+    def _take_checkpoints(self, looked_at: Iterable[str]) -> None:
         keepers = self._status.keepers if self._status.segments > self.options.segments_max else ()
-        for name in dict.fromkeys(looked_at + self._host.active):
+        for name in looked_at:
             group = self._groups.get(name)
             if group is not None and (
                 group.wants_checkpoint or group.log_bytes >= self.options.checkpoint_bytes

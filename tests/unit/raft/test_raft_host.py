@@ -90,6 +90,21 @@ def test_idle_groups_cost_one_empty_frame_per_interval_and_pair() -> None:
     assert hosts.leaders("g7") == ["a"]
 
 
+def test_active_groups_are_asked_only_when_something_happened_to_them() -> None:
+    hosts = Hosts(50)
+    hosts.pass_time(2 * ELECTION_NS)
+    leader = hosts.hosts["a"]
+    for group in hosts.groups:
+        assert leader.touch(group).propose([b"x"], hosts.now)
+    hosts.settle()
+    assert (len(leader.active), leader.touched) == (50, ()), "they wait for their timers"
+    assert leader.touch("g7").propose([b"x"], hosts.now)
+    assert leader.touched == ("g7",)
+    assert [one.group for one in leader.ready(hosts.now)] == ["g7"]
+    leader.tick(hosts.now)
+    assert len(leader.touched) == 50
+
+
 def test_the_idle_groups_of_a_dead_server_get_other_leaders() -> None:
     hosts = Hosts(20)
     hosts.pass_time(5 * ELECTION_NS)
