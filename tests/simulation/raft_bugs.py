@@ -6,7 +6,7 @@ SIMULATED: the bug, and a seed of the simulation that finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -108,16 +108,17 @@ def votes_by_length_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:
-    def is_quorum(self: Membership, names: Collection[str]) -> bool:
+    def is_quorum(self: Membership, names: Collection[str], lowered: int = 0) -> bool:
         return 2 * sum(voter in names for voter in self.voters) >= len(self.voters)
 
     patch.setattr(Membership, "is_quorum", is_quorum)
 
 
 def commits_what_one_has(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        Membership, "quorum_value", lambda self, values: max(values.get(one, 0) for one in self.voters)
-    )
+    def quorum_value(self: Membership, values: Mapping[str, int], lowered: int = 0) -> int:
+        return max(values.get(one, 0) for one in self.voters)
+
+    patch.setattr(Membership, "quorum_value", quorum_value)
 
 
 def commits_older_terms_by_count(patch: pytest.MonkeyPatch) -> None:

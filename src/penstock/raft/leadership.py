@@ -82,6 +82,7 @@ class Leadership:
         send: Callable[[Message], None],
         now: int,
         down: Collection[ReplicaId] = (),
+        lowered_quorum: int = 0,
     ) -> None:
         self._name = name
         self._term = term
@@ -89,6 +90,7 @@ class Leadership:
         self._options = options
         self._send = send
         self._down = down
+        self._lowered_quorum = lowered_quorum
         self.peers: dict[ReplicaId, PeerProgress] = {}
         self._round = 0
         self._pending_reads: list[PendingRead] = []
@@ -226,7 +228,7 @@ class Leadership:
         """Commits what a majority has on disk. Returns whether the commit index moved."""
         match = {name: peer.match for name, peer in self.peers.items()}
         match[self._name] = self._log.durable_index
-        index = self._log.membership.quorum_value(match)
+        index = self._log.membership.quorum_value(match, self._lowered_quorum)
         if index <= self._log.commit_index or self._log.term_at(index) != self._term:
             return False
         self._uncommitted_bytes -= size_of_entries(self._entries(self._log.commit_index + 1, index))
@@ -249,7 +251,7 @@ class Leadership:
         """Requests that a read be confirmed. Reads that come in before the next heartbeat share its round."""
         if not self.has_committed_its_term:
             self._early_reads.append(context)
-        elif self._log.membership.is_quorum((self._name,)):
+        elif self._log.membership.is_quorum((self._name,), self._lowered_quorum):
             self._confirmed_reads.append(ConfirmedRead(context, self._log.commit_index))
         else:
             self._pending_reads.append(PendingRead(context, self._log.commit_index, self._round + 1))
@@ -287,7 +289,7 @@ class Leadership:
 
     def _confirm_reads(self) -> None:
         answered = {name: peer.round for name, peer in self.peers.items()} | {self._name: self._round}
-        confirmed = self._log.membership.quorum_value(answered)
+        confirmed = self._log.membership.quorum_value(answered, self._lowered_quorum)
         while self._pending_reads and self._pending_reads[0].round <= confirmed:
             one = self._pending_reads.pop(0)
             self._confirmed_reads.append(ConfirmedRead(one.context, one.index))
@@ -297,6 +299,11 @@ class Leadership:
         reads, self._confirmed_reads = self._confirmed_reads, []
         return reads
 
+    def require_majority(self, now: int) -> None:
+        """Ends a rescue. A leader that no majority answers steps down after an election timeout."""
+        self._lowered_quorum = 0
+        self.wake(now)
+
     def restart_quorum_check(self, now: int) -> None:
         """Records that a majority answered, and sets the next check one election timeout later."""
         self.check_quorum_at = now + self._options.election_timeout_ns
@@ -304,7 +311,7 @@ class Leadership:
     def has_quorum(self) -> bool:
         """Whether a majority answered since the last call: without one, another leader may exist."""
         active = {name for name, peer in self.peers.items() if peer.take_active()} | {self._name}
-        return self._log.membership.is_quorum(active)
+        return self._log.membership.is_quorum(active, self._lowered_quorum)
 
     # --- quiescence
 

@@ -37,14 +37,19 @@ class Membership(NamedTuple):
         """Voters and learners."""
         return self.voters + self.learners
 
-    def is_quorum(self, names: Collection[str]) -> bool:
-        """Whether a majority of the voters is among `names`."""
-        return 2 * sum(voter in names for voter in self.voters) > len(self.voters)
+    def quorum(self, lowered: int = 0) -> int:
+        """How many voters decide: a majority, or `lowered` where that is less and not 0 (raft_replica.py)."""
+        majority = len(self.voters) // 2 + 1
+        return min(lowered, majority) if lowered else majority
 
-    def quorum_value(self, values: Mapping[str, int]) -> int:
-        """The largest number that a majority of the voters has reached."""
+    def is_quorum(self, names: Collection[str], lowered: int = 0) -> bool:
+        """Whether enough of the voters are among `names`."""
+        return sum(voter in names for voter in self.voters) >= self.quorum(lowered)
+
+    def quorum_value(self, values: Mapping[str, int], lowered: int = 0) -> int:
+        """The largest number that enough of the voters have reached."""
         reached = sorted((values.get(voter, 0) for voter in self.voters), reverse=True)
-        return reached[len(self.voters) // 2] if reached else 0
+        return reached[self.quorum(lowered) - 1] if reached else 0
 
     def changed(self, kind: ChangeKind, member: str) -> Membership | None:
         """The membership after a change; None when the change makes no sense for it."""

@@ -21,6 +21,10 @@ election, until it has everything up to a commit index that a leader named after
 replica's older acknowledgements. Without that, a majority with this replica could elect a leader that lacks
 an entry which was acknowledged with its help.
 
+A majority that is lost for good ends a group. rescue() lets fewer members decide for a while, on the word of
+an operator who knows that the others do not come back: they might have elected another leader meanwhile, and
+then both groups acknowledge.
+
 Rejected: counting the followers of a quiesced group by its own heartbeats (raft_host.py knows which servers
 are there); proposals on followers (their publishers find the leader by its subscriptions).
 """
@@ -65,6 +69,15 @@ class Role(Enum):
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
     LEADER = "leader"
+
+
+class RescueProblem(Enum):
+    """Why a rescue is refused. The texts are the official server's."""
+
+    BAD_QUORUM = "raft: rescue quorum must be between 1 and current quorum"
+    LEADER_KNOWN = "raft: leader is known"
+    NOT_VOTING = "raft: not a voting member"
+    EMPTY_LOG = "raft: log is empty"
 
 
 TRANSITIONS: dict[Role, tuple[Role, ...]] = {
@@ -130,6 +143,8 @@ class RaftReplica:
         self._matched = 0
         """The last entry that is known to agree with the leader of this term."""
         self.is_quiesced = False
+        self.lowered_quorum = 0
+        """How many voters decide while a rescue is in force; 0 = a majority."""
         self._down: set[ReplicaId] = set()
         self._votes: dict[ReplicaId, bool] = {}
         self.leadership: Leadership | None = None
@@ -224,7 +239,8 @@ class RaftReplica:
     def _note_vote(self, voter: ReplicaId, is_granted: bool, now: int) -> None:
         self._votes.setdefault(voter, is_granted)
         membership = self.log.membership
-        if membership.is_quorum({one for one, granted in self._votes.items() if granted}):
+        granting = {one for one, granted in self._votes.items() if granted}
+        if membership.is_quorum(granting, self.lowered_quorum):
             if self.role is Role.PRE_CANDIDATE:
                 self._campaign(now)
             else:
@@ -237,7 +253,7 @@ class RaftReplica:
         self._become(Role.LEADER)
         self.leader = self.name
         self.leadership = Leadership(
-            self.name, self.term, self.log, self._options, self._send, now, self._down
+            self.name, self.term, self.log, self._options, self._send, now, self._down, self.lowered_quorum
         )
 
     def _campaign_if_due(self, now: int) -> None:
@@ -309,6 +325,37 @@ class RaftReplica:
         if self.leadership is None and self._may_campaign and not self._hears_leader(now):
             self.is_quiesced = False
             self._election_at = now
+
+    def rescue(self, quorum: int, now: int) -> RescueProblem | None:
+        """Lets so many voters decide until end_rescue(), and stands for election. Only for a group that has
+        lost its majority for good; see the module. None: it is in force."""
+        problem = self._rescue_problem(quorum)
+        if problem is None:
+            self.lowered_quorum = quorum
+            self.stand(now)
+        return problem
+
+    def _rescue_problem(self, quorum: int) -> RescueProblem | None:
+        if not 1 <= quorum <= self.quorum_needed:
+            return RescueProblem.BAD_QUORUM
+        if self.leader is not None:
+            return RescueProblem.LEADER_KNOWN
+        if not self._may_campaign:
+            return RescueProblem.NOT_VOTING
+        if not self.log.last_index:
+            return RescueProblem.EMPTY_LOG  # those that are lost have everything
+        return None
+
+    def end_rescue(self, now: int) -> None:
+        """A majority decides again."""
+        self.lowered_quorum = 0
+        if self.leadership is not None:
+            self.leadership.require_majority(now)
+
+    @property
+    def quorum_needed(self) -> int:
+        """How many voters decide."""
+        return self.log.membership.quorum(self.lowered_quorum)
 
     def propose(self, commands: list[bytes], now: int) -> int:
         """Proposes an entry for each of the commands. Returns the index of the first one; 0 when this replica

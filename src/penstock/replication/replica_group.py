@@ -15,7 +15,7 @@ from penstock.errors import MisuseError
 from penstock.raft.leadership import ChangeResult
 from penstock.raft.membership import ChangeKind, Membership
 from penstock.raft.raft_messages import Entry, EntryKind, RaftSnapshot, ReplicaId
-from penstock.raft.raft_replica import RaftReplica, Ready, Role
+from penstock.raft.raft_replica import RaftReplica, Ready, RescueProblem, Role
 from penstock.replication.group_port import (
     CHECKPOINT_BYTES_MAX,
     MAIL_BYTES_MAX,
@@ -158,6 +158,17 @@ class ReplicaGroup:
     def stand(self) -> None:
         if not self.is_stopped:
             self._node.touch(self).stand(self._node.clock())
+
+    def rescue(self, quorum: int) -> RescueProblem | None:
+        """See RaftReplica.rescue()."""
+        if self.is_stopped:
+            return RescueProblem.NOT_VOTING
+        return self._node.touch(self).rescue(quorum, self._node.clock())
+
+    def end_rescue(self) -> None:
+        """See RaftReplica.end_rescue()."""
+        if not self.is_stopped:
+            self._node.touch(self).end_rescue(self._node.clock())
 
     def lags(self) -> dict[ReplicaId, int]:
         lead = self.replica.leadership

@@ -132,6 +132,26 @@ async def test_a_removed_member_of_a_stream_is_replaced(zones: SyncProcessCluste
 
 
 @pytest.mark.feature("cluster.administration")
+async def test_the_streams_of_an_evacuated_server_move_away(zones: SyncProcessCluster) -> None:
+    talk = ClusterTalk(zones)
+    try:
+        await asyncio.wait_for(knows_all(talk), 30)
+        group = (await talk.create("LEAVES", 2))["cluster"]
+        first = ({group["leader"], *(one["name"] for one in group["replicas"])} - {"c"}).pop()
+        client = await talk.client(2)
+        for number in range(50):
+            await publish_sure(client, "LEAVES.1", b"%d" % number, str(number))
+        answer = await talk.ask("SERVER.EVACUATE", {"peer": first})
+        assert answer.get("success"), answer
+        await moved_to(talk, "LEAVES", {"c", "b" if first == "a" else "a"})
+        stored = await assert_equal_replicas(talk, "LEAVES")
+        assert [one.tag for one in stored] == [str(number) for number in range(50)]
+        await talk.do(zones.restart, first)  # it takes streams again
+    finally:
+        await talk.close()
+
+
+@pytest.mark.feature("cluster.administration")
 async def test_a_server_that_is_gone_is_removed_from_the_cluster(zones: SyncProcessCluster) -> None:
     talk = ClusterTalk(zones)
     try:

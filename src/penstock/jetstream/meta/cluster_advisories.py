@@ -64,6 +64,15 @@ def domain_leader_elected(leader: str, replicas: Sequence[PeerInfo], cluster: st
     return ClusterAdvisory("DOMAIN.LEADER_ELECTED", "domain_leader_elected", fields, False)
 
 
+def meta_rescue(
+    server: str, server_id: str, quorums: tuple[int, int], cluster: str, domain: str
+) -> ClusterAdvisory:
+    """This server lets fewer members of the meta group decide. quorums: before and now."""
+    fields = {"server": server, "server_id": server_id, "prev_quorum": quorums[0], "new_quorum": quorums[1]}
+    fields |= {"cluster": cluster} | ({"domain": domain} if domain else {})
+    return ClusterAdvisory("SERVER.META_RESCUE", "meta_rescue", fields, False)
+
+
 def server_removed(server: str, server_id: str, cluster: str) -> ClusterAdvisory:
     """This server was removed from the cluster."""
     fields = {"server": server, "server_id": server_id, "cluster": cluster}

@@ -1,6 +1,6 @@
 """`$JS.API.META.>`, `SERVER.>` and `ACCOUNT.>` of the system account: administration of a cluster.
 
-The meta leader answers, the others are silent.
+The meta leader answers, the others are silent; every server answers META.RESCUE.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from penstock.protocol.api import (
     encode,
 )
 from penstock.server.replicated.cluster_sights import peer_of
+from penstock.server.replicated.meta_rescue import MetaRescue
 from penstock.server.replicated.request_tickets import RequestTicket, ticket_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 PREFIX = "$JS.API."
 _VERBS = (
     ("META.LEADER.STEPDOWN", 0, "meta_leader_stepdown_response"),
+    ("META.RESCUE", 0, "meta_rescue_response"),
     ("SERVER.REMOVE", 0, "meta_server_remove_response"),
     ("SERVER.EVACUATE", 0, "meta_server_evacuate_response"),
     ("ACCOUNT.PURGE", 1, "account_purge_response"),
@@ -58,12 +60,15 @@ _TABLE = ApiTable(ADMINISTRATION.values())
 class ClusterAdministration:
     """Serves these requests in the system account."""
 
-    def __init__(self, account: Account, cluster: ClusterJetStream, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, account: Account, cluster: ClusterJetStream, clock: Callable[[], int], rescue: MetaRescue
+    ) -> None:
         self._account = account
         self._cluster = cluster
         self._clock = clock
         self._handlers: dict[str, Callable[[ApiRequest], Any]] = {
             "META.LEADER.STEPDOWN": self._step_down,
+            "META.RESCUE": lambda request: rescue.answer(request.payload, request.body),
             "SERVER.REMOVE": self._remove_server,
             "SERVER.EVACUATE": self._evacuate_server,
             "ACCOUNT.PURGE": self._purge_account,
@@ -89,6 +94,9 @@ class ClusterAdministration:
         if found is None or not isinstance(decide(found[0].verbs, view), Serve):
             return
         request = ApiRequest(text, found[1], reply, header, payload, origin)
+        if found[0].verbs == "META.RESCUE":  # without a leader nothing can be confirmed
+            faults.contain(self._serve, self._failed, found[0], request)
+            return
         self._cluster.confirm(partial(faults.contain, self._serve, self._failed, found[0], request))
 
     def _failed(self, error: Exception, endpoint: Endpoint, request: ApiRequest) -> None:

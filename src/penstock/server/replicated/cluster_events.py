@@ -63,6 +63,10 @@ class ClusterEvents:
         replicas = self._replicas(tables, sight)
         self._publish("", made.domain_leader_elected(sight.own, replicas, self._cluster))
 
+    def meta_rescued(self, server: str, server_id: str, quorums: tuple[int, int], domain: str) -> None:
+        """This server lets fewer members of the meta group decide. quorums: before and now."""
+        self._publish("", made.meta_rescue(server, server_id, quorums, self._cluster, domain))
+
     def _replicas(self, tables: MetaTables, sight: GroupSight) -> list[PeerInfo]:
         now = self._clock()
         return [cluster_infos.peer_info(tables, peer, seen, now) for peer, seen in sight.members.items()]

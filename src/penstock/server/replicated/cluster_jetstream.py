@@ -56,6 +56,7 @@ from penstock.server.replicated.founding import Presence
 from penstock.server.replicated.info_gathering import InfoGathering
 from penstock.server.replicated.meta_members import MetaMembers
 from penstock.server.replicated.meta_replica import META_GROUP, MetaReplica
+from penstock.server.replicated.meta_rescue import MetaRescue
 from penstock.server.replicated.peer_watch import PeerWatch
 from penstock.server.replicated.request_tickets import (
     PassedRequest,
@@ -209,7 +210,11 @@ class ClusterJetStream:
         new_id = NuidGenerator(lambda n: int.from_bytes(os.urandom(16), "little") % n)
         system = Advisories(account.index, clock=self._context.clock, new_id=new_id)
         self._advise = ClusterEvents(system, self._advisories_of, self.name, self._context.clock)
-        self.administration = ClusterAdministration(account, self, self._context.clock)
+        rescue = MetaRescue(
+            self._context.server_name, self._context.server_id, lambda: self.meta.group, self._call_later,
+            self._report_rescue, log,
+        )  # fmt: skip
+        self.administration = ClusterAdministration(account, self, self._context.clock, rescue)
         self.members = MetaMembers(node, self.meta, self.watch, self._presence, log, self._on_removed)
         self.members.open()
         self._on_timer()
@@ -403,6 +408,12 @@ class ClusterJetStream:
     def _report_meta_leader(self) -> None:
         if self._advise is not None and self.meta.is_serving:
             self._advise.meta_led(self.tables, self.meta_sight())
+
+    def _report_rescue(self, quorums: tuple[int, int]) -> None:
+        options = self._context.options.jetstream
+        domain = options.domain if options is not None else ""
+        if self._advise is not None:
+            self._advise.meta_rescued(self._context.server_name, self._context.server_id, quorums, domain)
 
     def on_membership(self, group: StreamGroup) -> None:
         """See GroupWatcher."""

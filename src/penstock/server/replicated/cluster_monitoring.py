@@ -44,6 +44,8 @@ def meta_cluster(cluster: ClusterJetStream) -> MetaClusterInfo:
     )
     return structs.replace(
         info,
+        rescue=group is not None and group.replica.lowered_quorum > 0,
+        quorum_needed=group.replica.quorum_needed if group is not None else info.quorum_needed,
         leader=names.get(info.peer, info.leader),
         replicas=[structs.replace(one, name=names.get(one.peer, one.name)) for one in info.replicas],
     )
