@@ -185,7 +185,7 @@ class Client(keywords.NatsPyNames):
         buffered = -1
         if not reply and not headers and session.connection is not None:
             # What the rest does, in one call: the kernel leaves to it what is rare.
-            buffered = encode_known_pub(out, session.subjects, subject, payload, session.max_payload)
+            buffered = encode_known_pub(out, session.subjects, subject, payload, session.max_buffered)
         if buffered >= 0:
             if not session.flush_scheduled:
                 session.schedule_flush()
@@ -193,8 +193,8 @@ class Client(keywords.NatsPyNames):
             encoded = session.encode_subject(subject)
             reply_bytes = _encode_reply(reply) if reply else None
             header = encode_headers(headers) if headers else None
-            session.send(encoded, reply_bytes, header, encode_payload(payload))
-            buffered = out.size
+            is_large = session.send(encoded, reply_bytes, header, encode_payload(payload))
+            buffered = FLUSH_BYTES if is_large else out.size
         if buffered >= FLUSH_BYTES:
             await session.flush_output()
 

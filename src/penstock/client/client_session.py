@@ -30,7 +30,7 @@ from penstock.client.connection import Connection, error_of_text
 from penstock.client.connection_listener import ConnectionListener
 from penstock.client.connector import Connector
 from penstock.client.info import ServerInfo
-from penstock.client.message import Msg, RawMessage
+from penstock.client.message import Immutable, Msg, RawMessage
 from penstock.client.options import Options
 from penstock.client.requests import RequestTable, new_nuid
 from penstock.client.subscription import Receiver, Subscription
@@ -56,6 +56,9 @@ log = logging.getLogger("penstock.client")
 
 # Above this size the out buffer is written at once, and publish yields to the event loop.
 FLUSH_BYTES = 128 * 1024
+# A message of this size goes to the socket without a copy in the out buffer. Below, a system call for each
+# message costs more than the copies.
+DIRECT_BYTES = 32 * 1024
 # Size of the cache of validated, encoded subjects; it is cleared when full.
 SUBJECT_CACHE_MAX = 4096
 CLOSE_FLUSH_TIMEOUT_S = 2.0
@@ -108,7 +111,7 @@ class ClientSession:
         self.tracing = options.tracing
         self.loop = asyncio.get_running_loop()
         self.last_error: Exception | None = None
-        self.max_payload = ServerInfo().max_payload  # the servers' default until the first INFO
+        self._set_max_payload(ServerInfo().max_payload)  # the servers' default until the first INFO
         self.connection: Connection | None = None
         self.state = ClientState.CONNECTING
         self.subjects: dict[str, bytes] = {}
@@ -124,6 +127,8 @@ class ClientSession:
         self._lost_at = 0.0
         self._in_messages = 0  # received on earlier connections
         self._in_bytes = 0
+        self._large_messages = 0  # those that did not go through the out buffer
+        self._large_bytes = 0
         self._reconnects = 0
         self._errors = 0
         self._connected_or_closed = asyncio.Event()
@@ -144,8 +149,8 @@ class ClientSession:
         return ClientStats(
             in_messages=self._in_messages + now[0],
             in_bytes=self._in_bytes + now[1],
-            out_messages=self.out.messages,
-            out_bytes=self.out.message_bytes,
+            out_messages=self.out.messages + self._large_messages,
+            out_bytes=self.out.message_bytes + self._large_bytes,
             reconnects=self._reconnects,
             errors=self._errors,
         )
@@ -153,6 +158,10 @@ class ClientSession:
     def _set_state(self, state: ClientState) -> None:
         assert state in _NEXT_STATES[self.state], f"{self.state} -> {state}"
         self.state = state
+
+    def _set_max_payload(self, size: int) -> None:
+        self.max_payload = size
+        self.max_buffered = min(size, DIRECT_BYTES - 1)  # of a message that goes through the out buffer
 
     def check_open(self) -> None:
         """Raises ConnectionClosedError when the client is closed."""
@@ -172,24 +181,55 @@ class ClientSession:
             self.subjects[subject] = encoded
         return encoded
 
-    def send(self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes) -> None:
-        """Encode a PUB or HPUB into the out buffer. Raises what `Client.publish` raises."""
+    def send(self, subject: bytes, reply: bytes | None, header: bytes | None, payload: Immutable) -> bool:
+        """Encode a PUB or HPUB into the out buffer. Raises what `Client.publish` raises.
+
+        A large one goes to the socket at once. Returns True then: the caller should call `flush_output`.
+        """
         size = len(payload) + len(header) if header else len(payload)
         if size > self.max_payload:
             raise MaxPayloadError(size, self.max_payload)
-        if self.connection is None:
+        connection = self.connection
+        if connection is None:
             self._check_buffer(size + len(subject))
+        elif size >= DIRECT_BYTES and self.is_on_loop():
+            self._write_large(connection, subject, reply, header, payload)
+            return True
         encode_pub(self.out, subject, reply, header, payload)
         # After the frame is in the buffer: threads of penstock.sync publish while the event loop flushes.
         if not self.flush_scheduled and self.connection is not None:
             self.schedule_flush()
+        return False
+
+    def is_on_loop(self) -> bool:
+        """Whether the caller runs on the session's event loop."""
+        return True
+
+    def _write_large(
+        self,
+        connection: Connection,
+        subject: bytes,
+        reply: bytes | None,
+        header: bytes | None,
+        payload: Immutable,
+    ) -> None:
+        """Write a PUB or HPUB behind what is in the out buffer, without two copies of its payload."""
+        to = b"%b %b" % (subject, reply) if reply else subject
+        size = len(payload)
+        if header:
+            size += len(header)
+            head = b"HPUB %b %d %d\r\n%b" % (to, len(header), size, header)
+        else:
+            head = b"PUB %b %d\r\n" % (to, size)
+        connection.write_behind((head, payload, b"\r\n"))
+        self._large_messages += 1
+        self._large_bytes += size
 
     async def publish(
         self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes
     ) -> None:
-        """`send`, then `flush_output` if the out buffer is large."""
-        self.send(subject, reply, header, payload)
-        if self.out.size >= FLUSH_BYTES:
+        """`send`, then `flush_output` if much is to be sent."""
+        if self.send(subject, reply, header, payload) or self.out.size >= FLUSH_BYTES:
             await self.flush_output()
 
     def _check_buffer(self, size: int) -> None:
@@ -424,7 +464,7 @@ class ClientSession:
 
     def on_info(self, info: ServerInfo) -> None:
         """ConnectionOwner: the cluster changed, or the server enters lame duck mode."""
-        self.max_payload = info.max_payload
+        self._set_max_payload(info.max_payload)
         if self.connector.discover(info):
             self._emit(self.options.on_discovered)
         if info.ldm:
@@ -509,7 +549,7 @@ class ClientSession:
     def adopt(self, connection: Connection) -> None:
         """Use a new connection: restore the subscriptions, then send what was published meanwhile."""
         is_first = self.state is ClientState.CONNECTING
-        self.max_payload = connection.info.max_payload
+        self._set_max_payload(connection.info.max_payload)
         out = OutBuffer()
         for subscription in self._subscriptions.values():
             self._encode_sub(out, subscription)

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from penstock.client.credentials import Prove, with_proof
 from penstock.client.info import ConnectRequest, ServerInfo, decode_info, encode_connect
-from penstock.client.message import RawMessage
+from penstock.client.message import Immutable, RawMessage
 from penstock.client.options import Options
 from penstock.client.servers import ServerUrl
 from penstock.errors import (
@@ -267,6 +267,12 @@ class Connection(asyncio.BufferedProtocol):
         """Write the out buffer to the transport in one call."""
         if self._out.size and self._transport is not None:
             self._transport.write(self._out.take())
+
+    def write_behind(self, parts: Sequence[Immutable]) -> None:
+        """Write the out buffer, then `parts`. The transport may keep them, so they must never change."""
+        if self._transport is not None:
+            self.flush()
+            self._transport.writelines(parts)
 
     def write_first(self, data: bytes) -> None:
         """Write ahead of the out buffer; restores subscriptions after a reconnect."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 from penstock.client.client_session import FLUSH_BYTES
 from penstock.client.connection_listener import ConnectionListener
-from penstock.client.message import Payload, RawMessage, encode_payload
+from penstock.client.message import Immutable, Payload, RawMessage, encode_payload, frozen_payload
 from penstock.client.payloads import Payloads, runs_of
 from penstock.client.publishing import PublishOptions, encode_publish_headers
 from penstock.client.requests import is_no_responders, new_nuid
@@ -142,17 +142,17 @@ class FastIngest(ConnectionListener):
         """
         encoded = self._encoded(subject)
         header = encode_publish_headers(options) if options else b""
-        body = payload if type(payload) is bytes else encode_payload(payload)
+        body = payload if type(payload) is bytes else frozen_payload(payload)
         self._check_size(len(header) + len(body))
         if not self._flow.room or self._session.connection is None:
             await self._until_room()
         seq = self._flow.take()
         self._begin(encoded)
         operation = Operation.START if seq == 1 else Operation.APPEND
-        self._send(encoded, header, body, seq, operation)
+        is_large = self._send(encoded, header, body, seq, operation)
         if seq == 1:
             await self._until_room()
-        elif self._session.out.size >= FLUSH_BYTES:
+        elif is_large or self._session.out.size >= FLUSH_BYTES:
             await self._session.flush_output()
         return FastPubAck(seq, self._flow.acked)
 
@@ -281,9 +281,9 @@ class FastIngest(ConnectionListener):
             self._heard_at = self._session.loop.time()
             self._schedule()
 
-    def _send(self, subject: bytes, header: bytes, body: bytes, seq: int, operation: Operation) -> None:
+    def _send(self, subject: bytes, header: bytes, body: Immutable, seq: int, operation: Operation) -> bool:
         self._sent_at = self._session.loop.time()
-        self._session.send(subject, self._prefix + reply_end(seq, operation), header, body)
+        return self._session.send(subject, self._prefix + reply_end(seq, operation), header, body)
 
     async def _until_room(self) -> None:
         while True:

@@ -24,6 +24,9 @@ RawMessage: TypeAlias = tuple[int, bytes, bytes | None, bytes | None, bytes]
 # Accepted types of headers.
 HeadersLike: TypeAlias = Headers | Mapping[str, str | list[str]] | Iterable[tuple[str, str]]
 
+# Bytes that never change: a view is one of bytes.
+Immutable: TypeAlias = bytes | memoryview
+
 # Accepted types of payloads; text is encoded as UTF-8.
 Payload: TypeAlias = bytes | bytearray | memoryview | str
 
@@ -44,6 +47,13 @@ def encode_payload(payload: Payload) -> bytes:
         f"a payload is bytes, bytearray, memoryview or str, not {type(payload).__name__}; "
         "encode it first, for example json.dumps(value).encode()"
     )
+
+
+def frozen_payload(payload: Payload) -> Immutable:
+    """`encode_payload` for what is sent at once: a view of bytes, which can not change, is not copied."""
+    if isinstance(payload, memoryview) and type(payload.obj) is bytes and payload.contiguous:
+        return payload.cast("B")
+    return encode_payload(payload)
 
 
 def encode_headers(headers: HeadersLike | None) -> bytes:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client.client_session import FLUSH_BYTES, ClientState
 from penstock.client.connection_listener import ConnectionListener
-from penstock.client.message import Payload, RawMessage, encode_payload
+from penstock.client.message import Immutable, Payload, RawMessage, encode_payload
 from penstock.client.publishing import (
     NO_STREAM_RETRIES,
     NO_STREAM_RETRY_WAIT_S,
@@ -65,7 +65,7 @@ class PendingAck:
 
     __slots__ = ("_error", "_raw", "_seen", "_waiters", "header", "payload", "retries", "sent_at", "subject")
 
-    def __init__(self, subject: bytes, header: bytes, payload: bytes, sent_at: float) -> None:
+    def __init__(self, subject: bytes, header: bytes, payload: Immutable, sent_at: float) -> None:
         self.subject = subject
         self.header = header
         self.payload = payload
@@ -228,11 +228,11 @@ class Publisher(PublishStats, ConnectionListener):
         # Before it is sent: with penstock.sync the ack may come while this thread sends.
         self._waiting[reply] = pending
         try:
-            session.send(pending.subject, reply, pending.header, pending.payload)
+            is_large = session.send(pending.subject, reply, pending.header, pending.payload)
         except BaseException:
             self._waiting.pop(reply, None)
             raise
-        if session.out.size >= FLUSH_BYTES:
+        if is_large or session.out.size >= FLUSH_BYTES:
             await session.flush_output()
         return pending
 

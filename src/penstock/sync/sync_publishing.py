@@ -116,11 +116,11 @@ class Publisher(Wrapper):
         )
         self._inner._waiting[reply] = pending
         try:
-            session.send(pending.subject, reply, pending.header, pending.payload)
+            is_large = session.send(pending.subject, reply, pending.header, pending.payload)
         except BaseException:
             self._inner._waiting.pop(reply, None)
             raise
-        if session.out.size >= FLUSH_BYTES:
+        if is_large or session.out.size >= FLUSH_BYTES:
             session.flush_here()
         return PendingAck(pending, self._portal)
 

@@ -86,6 +86,9 @@ class ThreadSession(ClientSession):
         self.connection = None
         self.last_error = MisuseError("it was connected before fork(), by the parent process")
 
+    def is_on_loop(self) -> bool:
+        return threading.get_ident() == self._thread.ident
+
     def schedule_flush(self) -> None:
         if threading.get_ident() == self._thread.ident:
             super().schedule_flush()

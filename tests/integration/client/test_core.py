@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 import penstock.client
 from penstock.client import Client, ClientState, Msg
+from penstock.client.client_session import DIRECT_BYTES
 from penstock.client.message import Payload
 from penstock.errors import (
     AuthorizationError,
@@ -37,6 +39,34 @@ async def test_a_message_arrives_byte_for_byte(client: Client) -> None:
     assert (msg.subject, msg.reply, msg.data) == ("byte.all", "answer.here", payload)
     assert list(msg.headers.pairs()) == [("A", "1"), ("A", "3"), ("a", "2")]
     assert msg.status is None
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_small_and_large_messages_arrive_whole_and_in_order(url: str, loop: str) -> None:
+    """Large ones go past the out buffer, and must not overtake what is in it."""
+    sizes = [0, 10, DIRECT_BYTES - 1, DIRECT_BYTES, DIRECT_BYTES + 1, 5, 900_000, 1, 200_000]
+    payloads = [bytes([number]) * size for number, size in enumerate(sizes * 6)]
+
+    async def exchange() -> None:
+        async with penstock.client.connect(url, request_timeout=10) as client:
+            received = await client.subscribe("size.*")
+            for number, payload in enumerate(payloads):
+                headers = {"Number": str(number)} if number % 2 else None
+                await client.publish(f"size.{number}", payload, reply="to" * (number % 3), headers=headers)
+            for number, payload in enumerate(payloads):
+                msg = await received.next(10)
+                assert msg.subject == f"size.{number}"
+                assert msg.data == payload
+                assert msg.reply == "to" * (number % 3)
+                assert msg.headers.get("Number") == (str(number) if number % 2 else None)
+            stats = client.stats
+            assert stats.out_messages == stats.in_messages == len(payloads)
+            assert stats.out_bytes == stats.in_bytes
+            with pytest.raises(MaxPayloadError):
+                await client.publish("size.0", b"x" * (client.server_info.max_payload + 1))
+
+    run = asyncio.run if loop == "asyncio" else uvloop.run
+    run(exchange())
 
 
 async def test_text_payloads_are_sent_as_utf8(client: Client) -> None:

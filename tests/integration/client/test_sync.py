@@ -342,6 +342,32 @@ def test_an_object_is_put_from_an_iterable_that_uses_the_client(client: Client, 
     js.delete_object_store("SYNC")
 
 
+def test_chunks_of_an_object_and_messages_of_threads_do_not_mix(client: Client, js: JetStream) -> None:
+    """The loop writes chunks past the out buffer, to which threads append meanwhile."""
+    store = js.create_object_store("THREADS", storage="memory")
+    subscription = client.subscribe("mix.*", max_pending_messages=10**6, max_pending_bytes=2**30)
+    client.flush()
+    data, count = bytes(range(256)) * 40_000, 400
+
+    def publish(number: int) -> None:
+        for index in range(count):
+            client.publish(f"mix.{number}", bytes([number]) * (index * 300))
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        store.put("x", data, chunk_size=100_000)
+    assert store.get("x") == data
+    expected = dict.fromkeys(range(3), 0)
+    for _ in range(3 * count):
+        msg = subscription.next(timeout=WAIT_S)
+        number = int(msg.subject.removeprefix("mix."))
+        assert msg.data == bytes([number]) * (expected[number] * 300)
+        expected[number] += 1
+    js.delete_object_store("THREADS")
+
+
 def test_a_lock_that_was_lost_is_reported_at_the_end_of_its_block(js: JetStream) -> None:
     kv = js.create_key_value("LOCKS", limit_marker_ttl=10)
     with kv.lock("k", ttl=10) as lease:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import aclosing
 from typing import IO, Any, TypeAlias
 
 from penstock.client.message import Payload
@@ -30,7 +31,7 @@ def size_of(data: ObjectData) -> int | None:
     return os.stat(data).st_size if isinstance(data, os.PathLike) else None
 
 
-async def blocks_of(data: ObjectData, chunk_bytes: int) -> AsyncIterator[memoryview]:
+async def blocks_of(data: ObjectData, chunk_bytes: int) -> AsyncGenerator[memoryview, None]:
     """Yield the data in blocks of whole chunks; the last one may end with a shorter chunk.
 
     Blocks of bytes are views of them, without a copy; other buffers are copied, as they may change meanwhile.
@@ -47,11 +48,13 @@ async def blocks_of(data: ObjectData, chunk_bytes: int) -> AsyncIterator[memoryv
             yield view[start : start + block_bytes]
     elif isinstance(data, os.PathLike):
         with await asyncio.to_thread(open, data, "rb") as file:
-            async for block in _read(file, block_bytes):
-                yield memoryview(block)
+            async with aclosing(_read(file, block_bytes)) as blocks:
+                async for block in blocks:
+                    yield memoryview(block)
     elif hasattr(data, "read"):
-        async for block in _read(data, block_bytes):
-            yield memoryview(block)
+        async with aclosing(_read(data, block_bytes)) as blocks:
+            async for block in blocks:
+                yield memoryview(block)
     elif isinstance(data, AsyncIterable):
         async for block in _regrouped(data, block_bytes):
             yield memoryview(block)
@@ -62,15 +65,25 @@ async def blocks_of(data: ObjectData, chunk_bytes: int) -> AsyncIterator[memoryv
         raise TypeError(f"an object is put from bytes, text, a path, a file or an iterable, not {type(data)}")
 
 
-async def _read(file: Any, size: int) -> AsyncIterator[bytes]:
-    """A file's content in blocks; a raw file may return less than asked for before its end."""
+async def _read(file: Any, size: int) -> AsyncGenerator[bytes, None]:
+    """A file's content in blocks; a raw file may return less than asked for before its end.
+
+    A thread reads one piece ahead. A read that runs when the generator is closed ends in its thread.
+    """
+    loop = asyncio.get_running_loop()
+    reading: asyncio.Future[bytes] = loop.run_in_executor(None, file.read, size)
 
     async def pieces() -> AsyncIterator[bytes]:
-        while piece := await asyncio.to_thread(file.read, size):
+        nonlocal reading
+        while piece := await reading:
+            reading = loop.run_in_executor(None, file.read, size)
             yield _checked(piece)
 
-    async for block in _regrouped(pieces(), size):
-        yield block
+    try:
+        async for block in _regrouped(pieces(), size):
+            yield block
+    finally:
+        reading.cancel()
 
 
 async def _as_async(items: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -16,7 +16,10 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.client.publisher import Publisher
+from penstock.client.client_session import FLUSH_BYTES
+from penstock.client.publisher import PendingAck, Publisher
+from penstock.client.publishing import encode_publish_headers
+from penstock.client.tracing import with_context
 from penstock.errors import (
     BatchEndedError,
     ClientError,
@@ -25,11 +28,13 @@ from penstock.errors import (
     PublishFailedError,
     PublishNotAckedError,
 )
+from penstock.protocol import headers as names
 
 if TYPE_CHECKING:
     from penstock.client.fastingest import FastIngest
     from penstock.client.jetstream import JetStream
 
+_MSG_ID = names.MSG_ID.encode()
 # Bytes in flight: enough for a round trip on a fast network, and a bound of the memory of one put.
 IN_FLIGHT_BYTES = 8 * 1024 * 1024
 FLOW_ACKS = 2
@@ -54,7 +59,7 @@ class ChunkUpload(ABC):
         return f"{self._nuid}-{number}"
 
     @abstractmethod
-    async def add(self, chunk: bytes) -> None:
+    async def add(self, chunk: memoryview) -> None:
         """Store a chunk; waits only while too many are in flight. Raises why an earlier one failed."""
 
     @abstractmethod
@@ -66,21 +71,51 @@ class ChunkUpload(ABC):
         """Wait until no chunk is in flight, stored or not. Raises nothing."""
 
 
+class _ChunkPublisher(Publisher):
+    """Publishes views of bytes, without a copy of each."""
+
+    async def publish_chunk(self, subject: bytes, msg_id: str, chunk: memoryview) -> None:
+        """`publish`, but that it yields to the event loop only while the socket is full."""
+        session = self._session
+        if len(self._waiting) >= self._limit or session.connection is None:
+            await self._wait_for_room()
+        pending = PendingAck(subject, self._header(msg_id), chunk, session.loop.time())
+        reply = b"%b%d" % (self._prefix_bytes, next(self._numbers))
+        self._waiting[reply] = pending
+        try:
+            session.send(subject, reply, pending.header, chunk)
+        except BaseException:
+            del self._waiting[reply]
+            raise
+        connection = session.connection
+        if session.out.size >= FLUSH_BYTES or (connection is not None and connection.paused):
+            await session.flush_output()
+
+    def _header(self, msg_id: str) -> bytes:
+        tracing = self._session.tracing
+        if tracing is None:
+            return b"%b%b: %b\r\n\r\n" % (names.VERSION_LINE, _MSG_ID, msg_id.encode())
+        return encode_publish_headers(with_context(tracing, {"msg_id": msg_id}))
+
+
 class PlainUpload(ChunkUpload):
     """Single publishes with a window."""
 
     def __init__(self, js: JetStream, subject: str, nuid: str, chunk_bytes: int, *, stored: int = 0) -> None:
         super().__init__(js, subject, nuid, chunk_bytes)
         self.count = stored
-        self._publisher: Publisher | None = None
+        self._publisher: _ChunkPublisher | None = None
+        self._encoded = js.session.encode_subject(subject)
 
-    async def add(self, chunk: bytes) -> None:
+    async def add(self, chunk: memoryview) -> None:
         publisher = self._publisher
         if publisher is None:
-            publisher = self._publisher = self._js.publisher(self._window)
+            js = self._js
+            publisher = _ChunkPublisher(js.session, window=self._window, timeout=js.timeout)
+            self._publisher = publisher
             await publisher.__aenter__()
         self.count += 1
-        await publisher.publish(self._subject, chunk, msg_id=self._id(self.count))
+        await publisher.publish_chunk(self._encoded, self._id(self.count), chunk)
         if publisher.failed:
             await self.finish()
 
@@ -108,10 +143,10 @@ class FastUpload(ChunkUpload):
         super().__init__(js, subject, nuid, chunk_bytes)
         self._chunk_bytes = chunk_bytes
         self._batch: FastIngest | None = None
-        self._unacked: deque[bytes] = deque()
+        self._unacked: deque[memoryview] = deque()
         self._plain: PlainUpload | None = None
 
-    async def add(self, chunk: bytes) -> None:
+    async def add(self, chunk: memoryview) -> None:
         self.count += 1
         if self._plain is not None:
             await self._plain.add(chunk)

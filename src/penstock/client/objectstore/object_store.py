@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import IO, TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -180,17 +180,19 @@ class ObjectStore:
         digest = BlockHash(self.js.session.loop)
         sent, size = 0, info.max_chunk_size
         try:
-            async for block in blocks_of(data, size):
-                await digest.add(block)
-                for start in range(0, len(block), size):
-                    chunk = bytes(block[start : start + size])
-                    await upload.add(chunk)
-                    sent += len(chunk)
-                    if progress is not None:
-                        progress(sent, total)
-            await upload.finish()
+            async with aclosing(blocks_of(data, size)) as blocks:
+                async for block in blocks:
+                    await digest.add(block)
+                    for start in range(0, len(block), size):
+                        chunk = block[start : start + size]
+                        await upload.add(chunk)
+                        sent += len(chunk)
+                        if progress is not None:
+                            progress(sent, total)
+                    await asyncio.sleep(0)  # the loop reads acks, and serves others
         finally:
             await digest.finish()
+        await upload.finish()
         return replace(info, size=sent, chunks=upload.count, digest=digest_of(digest.digest))
 
     async def _discard(self, upload: ChunkUpload, subject: str) -> None:
