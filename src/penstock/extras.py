@@ -11,6 +11,7 @@ installed package, and each new import needs one more (docs/decisions/0020-extra
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from penstock.errors import MissingExtraError
 
@@ -37,6 +38,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "spark": _SPARK,
     "executor": ("pandas", "pyarrow"),
     "avro": ("fastavro",),
+    "protobuf": ("google.protobuf",),
     "pipelines": ("matplotlib", *_CLI, *_SPARK),
 }
 """Import names by extra, as pyproject.toml has the distributions.
@@ -66,4 +68,11 @@ def _lacking(modules: tuple[str, ...]) -> list[str]:
         return []
     from importlib.util import find_spec
 
-    return [name for name in unknown if find_spec(name) is None]
+    return [name for name in unknown if not _is_found(find_spec, name)]
+
+
+def _is_found(find_spec: Callable[[str], object], name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # `google.protobuf` where no package has the namespace `google`
+        return False

@@ -19,6 +19,8 @@ Read first `source.py`, the entry point that Spark calls, then `reader.py` for r
     reader.py, range_sessions.py, reconnecting.py
                                 executor side: reads one range of sequences, with retries
     wire.py, decoders.py        a blocking connection; payloads to columns
+    payload_options.py, payloads/
+                                their options; Avro, Protobuf, schema registries, CloudEvents, compression
     protocol/arrow_columns.py   messages to Arrow batches, as in the client
     sink.py, sink_rows.py, delivery.py, atomic_delivery.py, ledger.py, task_identity.py
                                 writes: rows to messages, deliveries, exactly-once bookkeeping

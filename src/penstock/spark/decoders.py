@@ -1,4 +1,4 @@
-"""Decode payloads into Arrow columns in the executor: text, JSON, Avro, Arrow IPC.
+"""Decode payloads into Arrow columns in the executor: text, JSON, Arrow IPC, and what other formats share.
 
 JSON payloads are parsed by pyarrow's reader in batches. Each payload is wrapped as `{"r":payload}` on a line
 of its own. A malformed payload cannot change the number of rows undetected: each line holds at least one
@@ -14,11 +14,10 @@ Rejected: our own JSON parser; Python's json module for every row (a tenth of th
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -28,8 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from penstock import errors
-from penstock.extras import need
-from penstock.spark.source_options import PayloadOptions
+from penstock.spark.payload_options import PayloadOptions
 
 # Batches of at most this many payloads are decoded singly instead of divided further.
 SINGLE_ROWS_MAX = 16
@@ -38,6 +36,7 @@ _TEXT_SHOWN = 200
 
 # A column and a mask of rows to keep; None keeps all.
 Decoded = tuple[pa.Array, pa.Array | None]
+Decode = Callable[[pa.BinaryArray], Decoded]
 
 
 class MalformedPayloadError(errors.PenstockError):
@@ -45,19 +44,44 @@ class MalformedPayloadError(errors.PenstockError):
 
 
 def decoder_for(options: PayloadOptions, kind: pa.DataType) -> Decoder | None:
-    """The decoder that produces a column of type `kind`; None for raw payloads.
+    """The decoder that produces a column of type `kind` of plain payloads; None for raw ones.
 
     Raises ConfigError if the payload format cannot produce that type.
     """
     if options.kind == "string":
         return StringDecoder(options, kind)
-    if options.kind == "json":
-        return JsonDecoder(options, kind)
     if options.kind == "arrow":
         return ArrowDecoder(options, kind)
+    if options.registry is not None:
+        from penstock.spark.payloads.confluent_wire import ConfluentDecoder
+
+        return ConfluentDecoder(options, kind)
+    if options.kind == "json":
+        return JsonDecoder(options, kind)
     if options.kind == "avro":
+        from penstock.spark.payloads.avro_records import AvroDecoder
+
         return AvroDecoder(options, kind)
+    if options.kind == "protobuf":
+        from penstock.spark.payloads.protobuf_messages import ProtobufDecoder
+
+        return ProtobufDecoder(options, kind)
     return None
+
+
+def payload_decoder(options: PayloadOptions, kind: pa.DataType) -> Decode | None:
+    """What turns payloads as they are stored into a column of type `kind`; None if that is the column.
+
+    Raises ConfigError if the payload format cannot produce that type.
+    """
+    decoder = decoder_for(options, kind)
+    if options.compression == "none":
+        return decoder
+    from penstock.spark.payloads.decompression import Decompressor
+
+    decompress = Decompressor(options.compression, options.plain_bytes_max)
+    inner = decoder or RawDecoder(options, kind)
+    return lambda raw: inner(*decompress(raw))
 
 
 class Decoder(ABC):
@@ -71,9 +95,16 @@ class Decoder(ABC):
     def decode(self, raw: pa.BinaryArray) -> tuple[pa.Array, list[int]]:
         """Return the column and the indices of malformed payloads, which are null in it."""
 
-    def __call__(self, raw: pa.BinaryArray) -> Decoded:
-        """Decode and apply option `mode`. Raises MalformedPayloadError in mode FAILFAST."""
-        column, bad = self.decode(raw)
+    def malformed(self, raw: pa.BinaryArray) -> pa.Array:
+        """The column for payloads that are all malformed."""
+        return pa.nulls(len(raw), self.kind)
+
+    def __call__(self, raw: pa.BinaryArray, spoiled: Sequence[int] = ()) -> Decoded:
+        """Decode and apply option `mode`. Raises MalformedPayloadError in mode FAILFAST.
+
+        spoiled: indices of payloads that an earlier step could not read.
+        """
+        column, bad = self.decode(raw) if not spoiled else self.decode_others(raw, spoiled)
         if not bad or self.options.mode == "PERMISSIVE":
             return column, None
         if self.options.mode == "FAILFAST":
@@ -88,6 +119,32 @@ class Decoder(ABC):
             keep[row] = False
         return column, pa.array(keep)
 
+    def decode_others(self, raw: pa.BinaryArray, spoiled: Sequence[int]) -> tuple[pa.Array, list[int]]:
+        """As `decode`, with payloads that are malformed without a look at them."""
+        left_out = set(spoiled)
+        others = [i for i in range(len(raw)) if i not in left_out]
+        column, bad = self.decode(raw.take(pa.array(others, pa.int64())))
+        lost = self.malformed(raw.take(pa.array(spoiled, pa.int64())))
+        whole = merge([(others, column), (spoiled, lost)], self.kind)
+        return whole, sorted({*spoiled, *(others[i] for i in bad)})
+
+
+def merge(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
+    """One column of parts, each with the indices of its elements in it. Every index is in one part."""
+    order = [i for indices, _ in parts for i in indices]
+    places = [0] * len(order)
+    for at, i in enumerate(order):
+        places[i] = at
+    whole = pa.concat_arrays([pa.nulls(0, kind), *(array for _, array in parts)])
+    return whole.take(pa.array(places, pa.int64()))
+
+
+class RawDecoder(Decoder):
+    """Payloads as they are. Those that can't be decompressed are null."""
+
+    def decode(self, raw: pa.BinaryArray) -> tuple[pa.Array, list[int]]:
+        return raw, []
+
 
 class StringDecoder(Decoder):
     """UTF-8 text. Invalid bytes become U+FFFD."""
@@ -99,6 +156,9 @@ class StringDecoder(Decoder):
             texts = [value.decode(errors="replace") for value in raw.to_pylist()]
             bad = [i for i, value in enumerate(raw.to_pylist()) if not _is_text(value)]
             return pa.array(texts, pa.string()), bad
+
+    def malformed(self, raw: pa.BinaryArray) -> pa.Array:
+        return self.decode(raw)[0]
 
 
 class StructDecoder(Decoder):
@@ -116,6 +176,27 @@ class StructDecoder(Decoder):
             raise errors.ConfigError(f"field {options.corrupt_column!r} takes texts: it must be a string")
         self.has_corrupt = bool(corrupt)
         self.values_kind = pa.struct([f for f in self.fields if f.name != options.corrupt_column])
+
+    def malformed(self, raw: pa.BinaryArray) -> pa.Array:
+        return self.finish(pa.nulls(len(raw), self.values_kind), raw, list(range(len(raw))))
+
+    def decode_rows(self, rows: list[Any], bad: list[int]) -> pa.StructArray:
+        """Python values, one per payload, as an array of values_kind.
+
+        bad: receives the indices of rows that do not fit, which become null.
+        """
+        try:
+            return pa.array(rows, self.values_kind)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            fitting = []
+            for i, row in enumerate(rows):
+                try:
+                    pa.array([row], self.values_kind)
+                    fitting.append(row)
+                except (pa.ArrowException, ValueError, TypeError, OverflowError):
+                    fitting.append(None)
+                    bad.append(i)
+            return pa.array(fitting, self.values_kind)
 
     def finish(self, values: pa.StructArray, raw: pa.BinaryArray, bad: list[int]) -> pa.Array:
         """Convert `values` (type values_kind, null where malformed) to `kind`.
@@ -249,50 +330,6 @@ class ArrowDecoder(Decoder):
     def read_one(self, payload: pa.Buffer) -> pa.Table:
         with pa.ipc.open_stream(payload) as stream:
             return stream.read_all().select(self.schema.names).cast(self.schema)
-
-
-class AvroDecoder(StructDecoder):
-    """Avro records without a container, read by fastavro.
-
-    Slower than the other decoders: fastavro makes a Python object per row.
-    """
-
-    def __init__(self, options: PayloadOptions, kind: pa.DataType) -> None:
-        super().__init__(options, kind)
-        self.read = _avro_reader(options.avro_schema or "")
-
-    def decode(self, raw: pa.BinaryArray) -> tuple[pa.Array, list[int]]:
-        rows, bad = [], []
-        for i, payload in enumerate(raw.to_pylist()):
-            row = None
-            if payload:
-                try:
-                    row = self.read(payload)
-                    pa.array([row], self.values_kind)
-                except Exception:  # noqa: BLE001  fastavro raises many types for malformed input
-                    row = None
-                    bad.append(i)
-            rows.append(row)
-        return self.finish(pa.array(rows, self.values_kind), raw, bad), bad
-
-
-def _avro_reader(schema: str) -> Callable[[bytes], Any]:
-    need("option 'payload' = avro", "avro")
-    import fastavro
-
-    try:
-        parsed = fastavro.parse_schema(json.loads(schema))
-    except (ValueError, fastavro.schema.SchemaParseException) as error:
-        raise errors.ConfigError(f"option 'avroSchema' is no Avro schema: {error}") from None
-
-    def read(payload: bytes) -> Any:
-        file = io.BytesIO(payload)
-        record = fastavro.schemaless_reader(file, parsed, None)
-        if file.tell() != len(payload):
-            raise ValueError("bytes are left over")
-        return record
-
-    return read
 
 
 def _is_text(value: bytes) -> bool:

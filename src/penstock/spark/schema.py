@@ -17,13 +17,25 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
-from penstock.spark.source_options import PayloadOptions, SourceOptions
+from penstock.spark.payload_options import PayloadOptions
+from penstock.spark.source_options import SourceOptions
 
 TYPES: dict[str, DataType] = {
     "subject": StringType(),
     "seq": LongType(),
     "time": TimestampType(),
     "headers": MapType(StringType(), ArrayType(StringType(), False), False),
+    "cloudevent": StructType(
+        [
+            *(
+                StructField(name, TimestampType() if name == "time" else StringType())
+                for name in ("id", "source", "type", "specversion", "subject", "time")
+            ),
+            StructField("datacontenttype", StringType()),
+            StructField("dataschema", StringType()),
+            StructField("extensions", MapType(StringType(), StringType())),
+        ]
+    ),
     "data": BinaryType(),
     "stream": StringType(),
 }
@@ -34,10 +46,14 @@ def schema_of(options: SourceOptions) -> StructType | str:
 
     Raises ConfigError if the payload's fields are not given.
     """
-    names = options.columns or [name for name in TYPES if name != "headers" or options.include_headers]
+    shown = {"headers": options.include_headers, "cloudevent": options.cloud_events}
+    names = options.columns or [name for name in TYPES if shown.get(name, True)]
     if "data" not in names or options.payload.kind == "raw":
-        return StructType([StructField(name, TYPES[name], nullable=False) for name in names])
+        may_be_lost = options.payload.compression != "none" or options.cloud_events or "cloudevent" in names
+        nullable = {"cloudevent": True, "data": may_be_lost}
+        return StructType([StructField(name, TYPES[name], nullable.get(name, False)) for name in names])
     types = {name: f"{TYPES[name].simpleString()} not null" for name in names}
+    types["cloudevent"] = TYPES["cloudevent"].simpleString()
     return ", ".join(
         f"{name} {types[name] if name != 'data' else _data_type(options.payload)}" for name in names
     )
@@ -46,12 +62,18 @@ def schema_of(options: SourceOptions) -> StructType | str:
 def _data_type(payload: PayloadOptions) -> str:
     if payload.kind == "string":
         return "string"
-    if payload.schema is None:
+    text = payload.schema
+    if text is None and payload.kind in ("avro", "protobuf"):
+        from penstock.spark.payloads.reader_schemas import fields_of
+
+        text = fields_of(payload)
+    if text is None:
+        hint = "" if payload.registry is None or payload.kind == "json" else ", 'schemaSubject'"
         raise ConfigError(
             f"option 'payload' is {payload.kind}: give the fields by 'payloadSchema' (\"id bigint, name "
-            'string"), or the type of column data by .schema()'
+            f'string"){hint}, or the type of column data by .schema()'
         )
-    fields = payload.schema.strip()
+    fields = text.strip()
     if fields.startswith("{"):
         try:
             kind = StructType.fromJson(json.loads(fields))

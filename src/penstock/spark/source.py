@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from penstock import errors
 from penstock.spark.driver import Driver
@@ -52,7 +52,7 @@ from penstock.spark.offsets import (
 )
 from penstock.spark.positions import LATEST, Positions
 from penstock.spark.progress import LagReport
-from penstock.spark.schema import check_schema, schema_of
+from penstock.spark.schema import TYPES, check_schema, schema_of
 from penstock.spark.session_setup import (
     PUSHDOWN_SETTING,
     is_connect,
@@ -110,25 +110,36 @@ class JetStreamSource(DataSource):
         """The validated options. Raises ConfigError."""
         return SourceOptions.parse(dict(self.options))
 
+    @property
+    def resolved(self) -> SourceOptions:
+        """The validated options, with the reader's schema from a registry. Raises ConfigError, and
+        SchemaRegistryError if the registry does not have it."""
+        options = self.parsed
+        if options.payload.registry is None:
+            return options
+        from penstock.spark.payloads.reader_schemas import with_reader_schema
+
+        return replace(options, payload=with_reader_schema(options.payload))
+
     @classmethod
     def name(cls) -> str:
         return FORMAT_NAME
 
     def schema(self) -> StructType | str:
-        return schema_of(self.parsed)
+        return schema_of(self.resolved)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self.parsed
+        options = self.resolved
         if options.durable is not None:
             raise errors.ConfigError(
                 "option 'durable' is for streaming queries, which ack what they committed: use readStream, "
                 "with trigger(availableNow=True) for one run"
             )
         kind = PushingReader if options.push_filters else JetStreamReader
-        return kind(options, check_schema(schema, options.payload))
+        return kind(options, checked(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = self.parsed
+        options = self.resolved
         if options.ending != Positions(LATEST):
             raise errors.ConfigError(
                 "options 'endingOffsets', 'endingSequence' and 'endingTime' are for batch reads; a "
@@ -139,9 +150,9 @@ class JetStreamSource(DataSource):
             from penstock.spark.durable_source import DurableStreamReader, check_durable
 
             check_durable(options, has_limits=HAS_LIMITS)
-            return DurableStreamReader(options, check_schema(schema, options.payload))
+            return DurableStreamReader(options, checked(schema, options))
         kind = JetStreamStreamReader if HAS_LIMITS else UnlimitedStreamReader
-        return kind(options, check_schema(schema, options.payload))
+        return kind(options, checked(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -199,17 +210,61 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(JetStreamSource)
 
 
+def checked(schema: StructType, options: SourceOptions) -> StructType:
+    """Return `schema` if it can be read. Raises ConfigError for a column that the source does not have, or
+    that the payloads do not make."""
+    check_schema(schema, options.payload)
+    payload = options.payload
+    if payload.kind in ("avro", "protobuf") and "data" in schema.fieldNames():
+        from penstock.spark.decoders import decoder_for
+
+        decoder_for(payload, arrow_schema_of(schema).field("data").type)
+    return schema
+
+
 def read_range(options: SourceOptions, schema: StructType, span: SequenceRange) -> Iterator[pa.RecordBatch]:
     """Read `span` as record batches of exactly `schema`."""
     from penstock.protocol.arrow_columns import record_batch
-    from penstock.spark.decoders import decoder_for
+    from penstock.spark.decoders import payload_decoder
     from penstock.spark.reader import RangeReader
 
     arrow_schema = arrow_schema_of(schema)
-    columns = [name for name in schema.fieldNames() if name != "stream"]
-    decode = decoder_for(options.payload, arrow_schema.field("data").type) if "data" in columns else None
+    names = schema.fieldNames()
+    if "cloudevent" in names or (options.cloud_events and "data" in names):
+        yield from read_events(options, arrow_schema, span)
+        return
+    columns = [name for name in names if name != "stream"]
+    decode = payload_decoder(options.payload, arrow_schema.field("data").type) if "data" in columns else None
     for rows, buffers in RangeReader(options, span, columns).batches():
         yield record_batch(arrow_schema, rows, buffers, stream=span.stream, decode=decode)
+
+
+def read_events(options: SourceOptions, schema: pa.Schema, span: SequenceRange) -> Iterator[pa.RecordBatch]:
+    """Read `span` as record batches of exactly `schema`, whose payloads are CloudEvents."""
+    import pyarrow as pa
+
+    from penstock.protocol.arrow_columns import record_batch
+    from penstock.spark.decoders import RawDecoder, decoder_for
+    from penstock.spark.payloads.cloud_events import EventColumns
+    from penstock.spark.payloads.decompression import Decompressor
+    from penstock.spark.reader import RangeReader
+
+    payload = options.payload
+    decompress = None
+    if payload.compression != "none":
+        decompress = Decompressor(payload.compression, payload.plain_bytes_max)
+    decoder = None
+    if "data" in schema.names:
+        kind = schema.field("data").type
+        decoder = decoder_for(payload, kind) or RawDecoder(payload, kind)
+    events = EventColumns(decompress, decoder)
+    # An event needs both, whatever the query reads.
+    kept = [field for field in schema if field.name not in ("headers", "data", "cloudevent")]
+    headers = arrow_schema_of(StructType([StructField("headers", TYPES["headers"], False)])).field(0)
+    wide = pa.schema([*kept, headers, pa.field("data", pa.binary(), False)])
+    columns = [name for name in wide.names if name != "stream"]
+    for rows, buffers in RangeReader(options, span, columns).batches():
+        yield events.record_batch(record_batch(wide, rows, buffers, stream=span.stream), schema)
 
 
 def plan(options: SourceOptions, spans: Sequence[SequenceRange]) -> list[InputPartition]:

@@ -14,9 +14,9 @@ from penstock.errors import ConfigError
 from penstock.spark.connection_options import (
     CONNECTION_OPTIONS,
     ConnectionOptions,
-    OptionParser,
     check_subject,
 )
+from penstock.spark.payload_options import PAYLOAD_OPTIONS, PayloadOptionParser, PayloadOptions
 from penstock.spark.positions import (
     EARLIEST,
     LATEST,
@@ -29,29 +29,8 @@ from penstock.spark.positions import (
 
 BATCH_ROWS_MAX = 1 << 24
 BATCH_BYTES_MAX = 1 << 30
-COLUMNS = ("subject", "seq", "time", "headers", "data", "stream")
-PAYLOADS = ("raw", "string", "json", "avro", "arrow")
-MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+COLUMNS = ("subject", "seq", "time", "headers", "cloudevent", "data", "stream")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-@dataclass(frozen=True)
-class PayloadOptions:
-    """How payloads are decoded."""
-
-    kind: str = "raw"
-    """Option `payload`: `raw` (binary, the default), `string`, `json`, `avro` or `arrow`."""
-    schema: str | None = None
-    """Option `payloadSchema`: the fields of `json`, `avro` and `arrow`, as DDL ("id bigint, name string")
-    or as Spark's JSON of a schema. Not needed where `.schema(…)` gives column `data` its type."""
-    mode: str = "PERMISSIVE"
-    """Option `mode`, as of Spark's JSON reader: handling of malformed payloads. PERMISSIVE: null fields;
-    DROPMALFORMED: no row; FAILFAST: the query fails. Default PERMISSIVE."""
-    corrupt_column: str = "_corrupt_record"
-    """Option `columnNameOfCorruptRecord`: a string field of the payload's schema that receives the text of a
-    malformed payload, if the schema has it. Default _corrupt_record."""
-    avro_schema: str | None = None
-    """Option `avroSchema`: the schema the payloads were written with, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +71,18 @@ class SourceOptions:
     """Option `failOnDataLoss` is `strict`: also fail if single sequences are missing."""
     include_headers: bool = False
     """Option `includeHeaders`: a column `headers map<string, array<string>>`. Default false."""
+    cloud_events: bool = False
+    """Option `cloudEvents`: a column `cloudevent` with the attributes of CloudEvents, and column `data` has
+    the event's data. Default false."""
     columns: tuple[str, ...] = ()
     """Option `columns`: comma-separated columns, in this order. Others are not built, and the server does not
-    send unneeded payloads. Default: all, `headers` only with `includeHeaders`."""
+    send unneeded payloads. Default: all, `headers` only with `includeHeaders` and `cloudevent` only with
+    `cloudEvents`."""
     push_filters: bool | None = None
     """Option `pushFilters`: push filters down to the server. Needs the setting
     spark.sql.python.filterPushdown.enabled, which `penstock.spark.register` sets. Default: true after
     `register`, else false."""
-    payload: PayloadOptions = PayloadOptions()
+    payload: PayloadOptions = field(default_factory=PayloadOptions)
     batch_rows: int = 32_768
     """Option `batchRows`: most rows per Arrow batch. Default 32768."""
     batch_bytes: int = 16 * 1024 * 1024
@@ -154,13 +137,10 @@ _SOURCE_OPTIONS = (
     "maxTriggerDelay",
     "failOnDataLoss",
     "includeHeaders",
+    "cloudEvents",
     "columns",
     "pushFilters",
-    "payload",
-    "payloadSchema",
-    "avroSchema",
-    "mode",
-    "columnNameOfCorruptRecord",
+    *PAYLOAD_OPTIONS,
     "batchRows",
     "batchBytes",
     "pullRecords",
@@ -172,7 +152,7 @@ _SOURCE_OPTIONS = (
 _NOT_WITH_DURABLE = ("minRecordsPerTrigger", "maxTriggerDelay")
 
 
-class SourceOptionParser(OptionParser):
+class SourceOptionParser(PayloadOptionParser):
     known = (*_SOURCE_OPTIONS, *CONNECTION_OPTIONS)
     aliases: ClassVar[Mapping[str, str]] = {
         "path": "stream",  # spark.read.format("jetstream").load("ORDERS")
@@ -186,6 +166,8 @@ class SourceOptionParser(OptionParser):
         "maxoffsetspertrigger": "maxRecordsPerTrigger",
         "minoffsetspertrigger": "minRecordsPerTrigger",
         "maxrecordsperpartition": "recordsPerPartition",
+        # Names of Confluent's clients.
+        "schema.registry.url": "schemaRegistry",
     }
 
     def source(self) -> SourceOptions:
@@ -234,6 +216,7 @@ class SourceOptionParser(OptionParser):
             fail_on_data_loss=loss != "false",
             fail_on_gaps=loss == "strict",
             include_headers=self.boolean("includeHeaders", False),
+            cloud_events=self.boolean("cloudEvents", False),
             columns=self.columns(),
             push_filters=self.boolean("pushFilters", False) if "pushFilters" in self.values else None,
             payload=self.payload(),
@@ -301,30 +284,6 @@ class SourceOptionParser(OptionParser):
             if name not in COLUMNS:
                 raise ConfigError(f"option 'columns': there is no {name!r}; there are {', '.join(COLUMNS)}")
         return names
-
-    def payload(self) -> PayloadOptions:
-        kind = self.choice("payload", PAYLOADS, "raw")
-        if kind in ("raw", "string"):
-            for name in ("payloadSchema", "avroSchema"):
-                if name in self.values:
-                    raise ConfigError(f"option {name!r} is given, but 'payload' is {kind}")
-        if kind == "avro" and "avroSchema" not in self.values:
-            raise ConfigError("option 'payload' is avro: give 'avroSchema', the schema of the payloads")
-        return PayloadOptions(
-            kind=kind,
-            schema=self.values.get("payloadSchema"),
-            mode=self.choice("mode", MODES, "PERMISSIVE"),
-            corrupt_column=self.values.get("columnNameOfCorruptRecord", "_corrupt_record"),
-            avro_schema=self.values.get("avroSchema"),
-        )
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """The option's value among `choices`, compared without case. Raises ConfigError."""
-        given = self.values.get(name, default).strip()
-        for choice in choices:
-            if choice.lower() == given.lower():
-                return choice
-        raise ConfigError(f"option {name!r} is {given!r}: {', '.join(choices[:-1])} or {choices[-1]}")
 
     def duration(self, name: str, default: float) -> float:
         """Seconds, given as 500ms, 10s, 15m or 1h."""

@@ -27,6 +27,7 @@ OPTIONAL = PROJECT["optional-dependencies"]
 IMPORT_NAMES = {
     "opentelemetry-api": "opentelemetry",
     "prometheus-client": "prometheus_client",
+    "protobuf": "google.protobuf",
     "pynacl": "nacl",
 }
 TIMEOUT_S = 60.0

@@ -80,7 +80,7 @@ def test_an_option_like_no_other_lists_them_all() -> None:
         ({"maxTriggerDelay": "soon"}, "a duration as 500ms"),
         ({"failOnDataLoss": "strict", "subject": "a"}, "leave the filter 'subject' out"),
         ({"columns": "seq,key"}, "there is no 'key'"),
-        ({"payload": "xml"}, "raw, string, json, avro or arrow"),
+        ({"payload": "xml"}, "raw, string, json, avro, protobuf or arrow"),
         ({"payloadSchema": "id bigint"}, "but 'payload' is raw"),
         ({"payload": "avro"}, "give 'avroSchema'"),
         ({"payload": "json", "mode": "LENIENT"}, "PERMISSIVE, DROPMALFORMED or FAILFAST"),
