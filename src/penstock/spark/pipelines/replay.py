@@ -1,7 +1,7 @@
 """Reads an archive as a table, alone or together with its stream, or writes it back to a stream.
 
-The archive's end is the boundary between cold and hot data: sequences below it are read from Parquet, others
-from the stream. Therefore no message is duplicated or missing, whatever the stream still holds below it.
+The archive's end is the boundary between cold and hot data: sequences below it are read from the archive,
+others from the stream. Therefore no message is duplicated or missing, whatever the stream holds below it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import JetStreamError, MisuseError
 from penstock.spark.driver import Driver
+from penstock.spark.pipelines.lake_tables import lake_table
 from penstock.spark.pipelines.manifest import Manifest, ManifestEntry
 from penstock.spark.source import register
 from penstock.spark.source_options import SourceOptions
@@ -37,20 +38,27 @@ class Replayed:
     rows: int
 
 
-def archived(spark: SparkSession, path: str) -> DataFrame:
+def archived(spark: SparkSession, path: str, format: str = "parquet") -> DataFrame:
     """The archive as a table: subject, seq, time, headers, data, stream.
 
     Raises MisuseError if there is no archive at `path`.
     """
-    manifest = Manifest(spark, path)
-    return _cold(spark, manifest, _entries(manifest))
+    return _archive_at(spark, path, format)[0]
 
 
-def _entries(manifest: Manifest) -> list[ManifestEntry]:
-    entries = manifest.entries()
-    if not entries:
+def _archive_at(spark: SparkSession, path: str, table_format: str) -> tuple[DataFrame, ManifestEntry]:
+    """The messages of an archive, and its last range."""
+    if table_format == "parquet":
+        manifest = Manifest(spark, path)
+        entries = manifest.entries()
+        if entries:
+            return _cold(spark, manifest, entries).select(*COLUMNS), entries[-1]
         raise MisuseError(f"{manifest.path} holds no archive: there is nothing in its folder `manifest`")
-    return entries
+    lake = lake_table(spark, table_format, path)
+    entries = lake.entries()
+    if not entries:
+        raise MisuseError(f"{path} holds no archive: there is no such table, or nothing in it")
+    return lake.messages().select(*COLUMNS), entries[-1]
 
 
 def _cold(spark: SparkSession, manifest: Manifest, entries: list[ManifestEntry]) -> DataFrame:
@@ -64,21 +72,26 @@ def _cold(spark: SparkSession, manifest: Manifest, entries: list[ManifestEntry])
     return frame.drop("range", "day").withColumn("stream", f.lit(entries[0].stream))
 
 
-def table(spark: SparkSession, stream: str, path: str, options: Mapping[str, str] | None = None) -> DataFrame:
+def table(
+    spark: SparkSession,
+    stream: str,
+    path: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    format: str = "parquet",
+) -> DataFrame:
     """Archive and stream as one table without gap or overlap, with the columns of `archived`.
 
     Raises JetStreamError if the stream lost messages that are not archived, or is not the archived one.
     """
     register(spark)
-    manifest = Manifest(spark, path)
-    entries = _entries(manifest)
+    cold, last = _archive_at(spark, path, format)
     given = {**(options or {}), "stream": stream}
     driver = Driver(SourceOptions.parse(given))
     try:
         bounds = driver.bounds()[stream]
     finally:
         driver.close()
-    last = entries[-1]
     if not last.is_of(bounds):
         raise JetStreamError(
             f"{path} is the archive of stream {last.stream!r} made {last.created}, stream {bounds.name!r} "
@@ -91,8 +104,8 @@ def table(spark: SparkSession, stream: str, path: str, options: Mapping[str, str
         )
     ours = {"startingSequence": str(last.end), "includeHeaders": "true"}
     hot = spark.read.format("jetstream").options(**{**given, **ours}).load()
-    cold = _cold(spark, manifest, entries)
-    return cold.select(*COLUMNS).unionByName(hot.select(*COLUMNS))
+    # A table can have more than the archive's end said when it was read.
+    return cold.where(f"seq < {last.end}").unionByName(hot.select(*COLUMNS))
 
 
 def replay(
@@ -101,15 +114,16 @@ def replay(
     stream: str,
     options: Mapping[str, str] | None = None,
     *,
+    format: str = "parquet",
     subject: str | None = None,
     where: str | None = None,
     parallel: bool = False,
 ) -> Replayed:
     """Write an archive to `stream` in sequence order. Repeated runs store each message once.
 
-    options: sink options of format `jetstream`. subject: template over the archive's columns; default: the
-    original subjects. where: SQL condition over subject, seq, time, headers, data. parallel: write with
-    several tasks; order is then kept only within each task.
+    options: sink options of format `jetstream`. format: the archive's. subject: template over the archive's
+    columns; default: the original subjects. where: SQL condition over subject, seq,
+    time, headers, data. parallel: write with several tasks; order is then kept only within each task.
 
     Messages keep payloads and headers except those that begin with Nats-. The headers Penstock-Origin and
     Penstock-Origin-Time are added.
@@ -118,7 +132,7 @@ def replay(
     from pyspark.sql import functions as f
 
     register(spark)
-    frame = archived(spark, path)
+    frame = archived(spark, path, format)
     if where is not None:
         frame = frame.where(where)
     origin = f.concat_ws(":", "stream", f.col("seq").cast("string"))
