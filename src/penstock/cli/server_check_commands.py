@@ -110,8 +110,8 @@ def _fields(options: tuple[Option, ...]) -> dict[str, str]:
 # --- connections -----------------------------------------------------------------------------------
 
 _CONNECTION = (
-    _threshold("connect-warn", "Warning: seconds to connect", seconds),
-    _threshold("connect-critical", "Critical: seconds to connect", seconds),
+    _threshold("connect-warn", "Warning: time to connect", seconds),
+    _threshold("connect-critical", "Critical: time to connect", seconds),
     _threshold("rtt-warn", "Warning: round-trip time", seconds),
     _threshold("rtt-critical", "Critical: round-trip time", seconds),
     _threshold("req-warn", "Warning: time of a message through the server", seconds),
@@ -154,8 +154,8 @@ async def connection(run: CommandRun, result: CheckResult) -> None:
             repeated=True,
             help="Header the answer must have",
         ),
-        _threshold("response-warn", "Warning: seconds until the answer", seconds),
-        _threshold("response-critical", "Critical: seconds until the answer", seconds),
+        _threshold("response-warn", "Warning: time until the answer", seconds),
+        _threshold("response-critical", "Critical: time until the answer", seconds),
     ),
     aliases=("req",),
 )
@@ -184,8 +184,8 @@ async def request(run: CommandRun, result: CheckResult) -> None:
     "Check how long a credentials file is valid.",
     (
         Option(names=("--credential",), convert=path, help="The credentials file"),
-        _threshold("validity-warn", "Warning: seconds until it expires", seconds),
-        _threshold("validity-critical", "Critical: seconds until it expires", seconds),
+        _threshold("validity-warn", "Warning: time until it expires", seconds),
+        _threshold("validity-critical", "Critical: time until it expires", seconds),
         Option(names=("--require-expiry",), convert=bool, negatable=True, default=True,
                help="The credential must expire at some time"),
     ),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.cli.bucket_options import FORCE
 from penstock.cli.framework.command_run import CommandFailed, CommandRun
-from penstock.cli.framework.command_table import Argument, CommandGroup, Option
+from penstock.cli.framework.command_table import CommandGroup, Option
 from penstock.cli.framework.value_texts import duration_text, rate_text, size_text, whole_text
 from penstock.cli.offline.subject_mapping import MAPPING
 from penstock.cli.password_command import PASSWD
@@ -12,23 +11,25 @@ from penstock.cli.reports.graph_screen import GRAPH_DETAILS, GRAPH_OPTIONS, show
 from penstock.cli.reports.line_graphs import GraphSeries
 from penstock.cli.reports.server_tables import SERVER_KEYS, page_sections, server_table
 from penstock.cli.reports.system_requests import ask_server, ask_servers
+from penstock.cli.server_account_commands import ACCOUNT
 from penstock.cli.server_check_commands import CHECK
+from penstock.cli.server_cluster_commands import CLUSTER
 from penstock.cli.server_report_commands import REPORT
 from penstock.cli.server_request_commands import REQUEST
 from penstock.cli.server_selection import (
     ANY_SERVER,
     EXPECT,
     REVERSE,
+    SYSTEM_ACCOUNT,
     answer_json,
-    print_done,
     print_table,
     server_id,
     sort_option,
 )
-from penstock.protocol.api import SuccessResponse
+from penstock.cli.server_watch_commands import WATCH
 
 SERVER = CommandGroup("server", "Examine servers and give them commands.", aliases=("srv",))
-for group in (REPORT, CHECK, REQUEST):
+for group in (REPORT, CHECK, REQUEST, WATCH, ACCOUNT, CLUSTER):
     SERVER.add(group)
 SERVER.add(MAPPING)
 SERVER.add(PASSWD)
@@ -40,6 +41,7 @@ SERVER.add(PASSWD)
     arguments=(EXPECT,),
     options=(sort_option(tuple(SERVER_KEYS), "rtt"), REVERSE),
     aliases=("ls",),
+    details=SYSTEM_ACCOUNT,
 )
 async def list_all(run: CommandRun) -> None:
     """List servers."""
@@ -58,6 +60,7 @@ async def list_all(run: CommandRun) -> None:
     "Measure the round-trip time to all servers.",
     arguments=(EXPECT,),
     options=(Option(names=("--id",), convert=bool, help="Show ids of servers"),),
+    details=SYSTEM_ACCOUNT,
 )
 async def ping(run: CommandRun) -> None:
     """Print each server that answers, and a summary. Fails if fewer than expected answer."""
@@ -82,7 +85,7 @@ async def ping(run: CommandRun) -> None:
         raise CommandFailed(f"{len(answers)} servers answered, {expect} were expected")
 
 
-@SERVER.command("info", "Show a server.", arguments=(ANY_SERVER,), aliases=("i",))
+@SERVER.command("info", "Show a server.", arguments=(ANY_SERVER,), aliases=("i",), details=SYSTEM_ACCOUNT)
 async def info(run: CommandRun) -> None:
     """Show the VARZ page of a server."""
     async with run.connect() as client:
@@ -109,7 +112,7 @@ SERVER_SERIES = (
     "Draw the load of a server, until interrupted.",
     arguments=(ANY_SERVER,),
     options=GRAPH_OPTIONS,
-    details=GRAPH_DETAILS,
+    details=f"{SYSTEM_ACCOUNT} {GRAPH_DETAILS}",
     until_interrupted=True,
 )
 async def graph(run: CommandRun) -> None:
@@ -125,7 +128,9 @@ async def graph(run: CommandRun) -> None:
         await show_graphs(run, f"Server {first.server_name}", SERVER_SERIES, sample)
 
 
-@SERVER.command("reload", "Make a server reload its configuration.", arguments=(ANY_SERVER,))
+@SERVER.command(
+    "reload", "Make a server reload its configuration.", arguments=(ANY_SERVER,), details=SYSTEM_ACCOUNT
+)
 async def reload(run: CommandRun) -> None:
     """Reload a server's configuration."""
     async with run.connect() as client:
@@ -138,50 +143,6 @@ async def reload(run: CommandRun) -> None:
 
 
 CONFIG = SERVER.group("config", "Work with the configuration of a server.", aliases=("cfg",))
-CONFIG.command("reload", "Make a server reload its configuration.", arguments=(ANY_SERVER,))(reload)
-
-# --- cluster ---------------------------------------------------------------------------------------
-
-CLUSTER = SERVER.group("cluster", "Manage the servers of a JetStream cluster.", aliases=("raft", "r"))
-
-
-@CLUSTER.command(
-    "step-down",
-    "Elect another leader of the group that manages JetStream.",
-    options=(
-        Option(names=("--cluster",), metavar="NAME", help="The leader should be in this cluster"),
-        Option(names=("--tags",), repeated=True, commas=True, metavar="TAG",
-               help="The leader should have these tags"),
-        Option(names=("--host",), metavar="NAME", help="The leader should be this server"),
-        FORCE,
-    ),
-    aliases=("stepdown", "sd", "elect", "down", "d"),
-)  # fmt: skip
-async def step_down(run: CommandRun) -> None:
-    """Let the leader step down. A user of the system account may."""
-    values = run.values
-    placement = {"cluster": values.text("cluster"), "tags": values.texts("tags"),
-                 "preferred": values.text("host")}  # fmt: skip
-    wanted = {key: value for key, value in placement.items() if value}
-    run.confirm("Let the leader of the JetStream cluster step down?", force=values.flag("force"))
-    async with run.jetstream() as js:
-        await js.call(SuccessResponse, "META.LEADER.STEPDOWN", {"placement": wanted} if wanted else None)
-    print_done(run, {"success": True}, "The leader stepped down; the servers elect another")
-
-
-@CLUSTER.command(
-    "peer-remove",
-    "Remove a server from a JetStream cluster for good.",
-    arguments=(Argument(name="name", help="Name or id of the server"),),
-    options=(FORCE,),
-    aliases=("rm", "pr"),
-    details="Replicas on that server are created elsewhere. The server must not come back under this name.",
-)
-async def peer_remove(run: CommandRun) -> None:
-    """Remove a server from the group that manages JetStream."""
-    name = run.values.text("name")
-    question = f"Remove server {name} from the JetStream cluster for good?"
-    run.confirm(question, force=run.values.flag("force"))
-    async with run.jetstream() as js:
-        await js.call(SuccessResponse, "SERVER.REMOVE", {"peer": name, "peer_id": ""})
-    print_done(run, {"success": True, "peer": name}, f"Removed server {name}")
+CONFIG.command(
+    "reload", "Make a server reload its configuration.", arguments=(ANY_SERVER,), details=SYSTEM_ACCOUNT
+)(reload)

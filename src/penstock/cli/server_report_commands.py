@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, CommandGroup, Option
 from penstock.cli.framework.value_kinds import count
 from penstock.cli.framework.value_texts import number_text, size_text
+from penstock.cli.reports.link_tables import (
+    GATEWAY_COLUMNS,
+    GATEWAY_KEYS,
+    LEAF_COLUMNS,
+    LEAF_KEYS,
+    ROUTE_COLUMNS,
+    ROUTE_KEYS,
+    gateway_links,
+    link_table,
+    links_of,
+)
+from penstock.cli.reports.live_reports import WATCH_DETAILS, WATCH_OPTIONS, show_report
 from penstock.cli.reports.server_tables import (
     ACCOUNT_KEYS,
     CONNECTION_KEYS,
     JETSTREAM_KEYS,
+    Page,
     ServerTable,
     account_table,
     account_totals,
@@ -20,11 +34,20 @@ from penstock.cli.reports.server_tables import (
     health_table,
     is_healthy,
     jetstream_table,
+    leader_table,
     meta_table,
     sorted_by,
 )
 from penstock.cli.reports.system_requests import SystemAnswer, ask_server, ask_servers
-from penstock.cli.server_selection import FILTERS, REVERSE, answer_json, filters_of, print_table, sort_option
+from penstock.cli.server_selection import (
+    FILTERS,
+    REVERSE,
+    SYSTEM_ACCOUNT,
+    answer_json,
+    filters_of,
+    print_table,
+    sort_option,
+)
 from penstock.client import Client
 
 REPORT = CommandGroup("report", "Report on servers.", aliases=("rep",))
@@ -39,6 +62,47 @@ CONNECTION_FILTERS = (
     Option(names=("--state",), choices=tuple(_STATES), default="open", help="Only this state"),
     Option(names=("--closed-reason",), metavar="TEXT", help="Only connections closed for this reason"),
 )
+
+Report = Callable[[CommandRun, Client], Awaitable[None]]
+
+
+def report_command(
+    name: str,
+    summary: str,
+    *,
+    arguments: tuple[Argument, ...] = (LIMIT,),
+    options: tuple[Option, ...],
+    aliases: tuple[str, ...] = (),
+    details: str = "",
+) -> Callable[[Report], Report]:
+    """Decorator: add a report, which can be watched. The connection stays open between its refreshes."""
+
+    def add(report: Report) -> Report:
+        async def command(run: CommandRun) -> None:
+            async with run.connect() as client:
+                await show_report(run, lambda: report(run, client))
+
+        REPORT.command(
+            name,
+            summary,
+            arguments=arguments,
+            options=(*options, *WATCH_OPTIONS),
+            aliases=aliases,
+            details=" ".join(filter(None, (SYSTEM_ACCOUNT, details, WATCH_DETAILS))),
+            examples=(f"server report {name} --watch 5",),
+        )(command)
+        return report
+
+    return add
+
+
+async def answers_of(
+    run: CommandRun, client: Client, page: str, options: dict[str, Any] | None = None
+) -> list[SystemAnswer]:
+    """A page of the servers that the options select; as many answers as the argument `limit` says."""
+    wanted = filters_of(run) | (options or {})
+    timeout_s, expect = run.settings.timeout_s, run.values.number("limit")
+    return await ask_servers(client, page, wanted, timeout_s=timeout_s, expect=expect)
 
 
 def connection_filters(run: CommandRun, account: str) -> dict[str, Any]:
@@ -78,10 +142,9 @@ def chosen_connections(run: CommandRun, answers: list[SystemAnswer]) -> list[dic
     return [dict(one) for one in ordered[: values.number("top")]]
 
 
-@REPORT.command(
+@report_command(
     "connections",
     "Report on connections.",
-    arguments=(LIMIT,),
     options=(
         ACCOUNT,
         sort_option(tuple(CONNECTION_KEYS), "subs"),
@@ -92,13 +155,12 @@ def chosen_connections(run: CommandRun, answers: list[SystemAnswer]) -> list[dic
     ),
     aliases=("conn", "connz", "conns"),
 )
-async def connections(run: CommandRun) -> None:
+async def connections(run: CommandRun, client: Client) -> None:
     """Report on connections of all servers."""
     options = filters_of(run) | connection_filters(run, run.values.text("account"))
-    async with run.connect() as client:
-        answers = await all_connections(
-            client, options, timeout_s=run.settings.timeout_s, expect=run.values.number("limit")
-        )
+    answers = await all_connections(
+        client, options, timeout_s=run.settings.timeout_s, expect=run.values.number("limit")
+    )
     found = chosen_connections(run, answers)
     if run.output.as_json:
         run.output.json(found)
@@ -108,7 +170,7 @@ async def connections(run: CommandRun) -> None:
     print_table(run, connection_table(found, title=title))
 
 
-@REPORT.command(
+@report_command(
     "accounts",
     "Report on the traffic of accounts.",
     arguments=(
@@ -118,14 +180,13 @@ async def connections(run: CommandRun) -> None:
     options=(sort_option(tuple(ACCOUNT_KEYS), "subs"), REVERSE, TOP, *FILTERS),
     aliases=("acct",),
 )
-async def accounts(run: CommandRun) -> None:
+async def accounts(run: CommandRun, client: Client) -> None:
     """Report on accounts, by the connections that they have now."""
     account = run.values.text("account")
     options = filters_of(run) | {"auth": True} | ({"acc": account} if account else {})
-    async with run.connect() as client:
-        answers = await all_connections(
-            client, options, timeout_s=run.settings.timeout_s, expect=run.values.number("limit")
-        )
+    answers = await all_connections(
+        client, options, timeout_s=run.settings.timeout_s, expect=run.values.number("limit")
+    )
     found = connections_of(answers)
     keys, sort, reverse = ACCOUNT_KEYS, run.values.text("sort"), run.values.flag("reverse")
     totals = sorted_by(account_totals(found), keys, sort, reverse=reverse)[: run.values.number("top")]
@@ -137,86 +198,89 @@ async def accounts(run: CommandRun) -> None:
         print_table(run, connection_table(found, title=f"Connections of account {account}"))
 
 
-@REPORT.command(
+@report_command(
     "jetstream",
     "Report on JetStream.",
-    arguments=(LIMIT,),
-    options=(ACCOUNT, sort_option(tuple(JETSTREAM_KEYS), "cluster"), REVERSE, *FILTERS),
+    options=(
+        ACCOUNT,
+        sort_option(tuple(JETSTREAM_KEYS), "cluster"),
+        REVERSE,
+        Option(names=("--leaders", "-l"), convert=bool, help="Also how many leaders each server has"),
+        *FILTERS,
+    ),
     aliases=("jsz", "js"),
 )
-async def jetstream(run: CommandRun) -> None:
+async def jetstream(run: CommandRun, client: Client) -> None:
     """Report on JetStream of all servers, and on the group that manages it."""
-    options = filters_of(run) | {"raft": True}
+    options: dict[str, Any] = {"raft": True}
     account = run.values.text("account")
     if account:
-        options |= {"account": account, "streams": True, "consumer": True}
-    async with run.connect() as client:
-        answers = await ask_servers(
-            client, "JSZ", options, timeout_s=run.settings.timeout_s, expect=run.values.number("limit")
-        )
+        options |= {"account": account}
+    if account or run.values.flag("leaders"):
+        options |= {"streams": True, "consumer": True}
+    answers = await answers_of(run, client, "JSZ", options)
     if run.output.as_json:
         run.output.json([answer_json(answer) for answer in answers])
         return
     sort, reverse = run.values.text("sort"), run.values.flag("reverse")
     print_table(run, jetstream_table(answers, sort=sort, reverse=reverse))
+    if run.values.flag("leaders"):
+        print_table(run, leader_table(answers))
     meta = meta_table(answers)
     if meta is not None:
         print_table(run, meta)
 
 
-@REPORT.command(
+@report_command(
     "health",
     "Report on the health of servers.",
-    arguments=(LIMIT,),
     options=(
         Option(names=("--js-enabled",), convert=bool, help="JetStream must be enabled"),
         Option(names=("--server-only",), convert=bool, help="Leave out streams and consumers"),
         ACCOUNT,
         Option(names=("--stream",), metavar="NAME", help="Only this stream"),
         Option(names=("--consumer",), metavar="NAME", help="Only this consumer"),
+        REVERSE,
         *FILTERS,
     ),
     details="The exit status is 1 if a server is not healthy.",
 )
-async def health(run: CommandRun) -> None:
+async def health(run: CommandRun, client: Client) -> None:
     """Report on health; fails if a server is not healthy."""
     values = run.values
-    options = filters_of(run) | {"details": True}
+    options: dict[str, Any] = {"details": True}
     names = {"js-enabled": "js-enabled-only", "server-only": "js-server-only", "account": "account",
              "stream": "stream", "consumer": "consumer"}  # fmt: skip
     options |= {theirs: values.value(ours) for ours, theirs in names.items() if values.value(ours)}
-    async with run.connect() as client:
-        answers = await ask_servers(
-            client, "HEALTHZ", options, timeout_s=run.settings.timeout_s, expect=values.number("limit")
-        )
+    answers = await answers_of(run, client, "HEALTHZ", options)
     if run.output.as_json:
         run.output.json([answer_json(answer) for answer in answers])
     else:
-        print_table(run, health_table(answers))
+        print_table(run, health_table(answers, reverse=values.flag("reverse")))
     sick = [answer.server_name for answer in answers if not is_healthy(answer)]
     if sick:
         raise CommandFailed(f"not healthy: {', '.join(sorted(sick))}")
 
 
-@REPORT.command("cpu", "Report on the use of processors.", arguments=(LIMIT,), options=FILTERS)
-async def cpu(run: CommandRun) -> None:
+@report_command("cpu", "Report on the use of processors.", options=(REVERSE, *FILTERS))
+async def cpu(run: CommandRun, client: Client) -> None:
     """Report on processors, by VARZ."""
-    await _report_load(run, "CPU Usage", ("cpu", "cores"), lambda data: f"{data.get('cpu', 0):.0f}%")
+    fields = ("cpu", "cores")
+    await _report_load(run, client, "CPU Usage", fields, lambda data: f"{data.get('cpu', 0):.0f}%")
 
 
-@REPORT.command("mem", "Report on the use of memory.", arguments=(LIMIT,), options=FILTERS)
-async def mem(run: CommandRun) -> None:
+@report_command("mem", "Report on the use of memory.", options=(REVERSE, *FILTERS))
+async def mem(run: CommandRun, client: Client) -> None:
     """Report on memory, by VARZ."""
-    await _report_load(run, "Memory Usage", ("mem",), lambda data: size_text(data.get("mem", 0)))
+    await _report_load(run, client, "Memory Usage", ("mem",), lambda data: size_text(data.get("mem", 0)))
 
 
-async def _report_load(run: CommandRun, title: str, fields: tuple[str, ...], cell: Any) -> None:
-    async with run.connect() as client:
-        expect = run.values.number("limit")
-        answers = await ask_servers(
-            client, "VARZ", filters_of(run), timeout_s=run.settings.timeout_s, expect=expect
-        )
-    answers.sort(key=lambda answer: answer.data.get(fields[0], 0), reverse=True)
+async def _report_load(
+    run: CommandRun, client: Client, title: str, fields: tuple[str, ...], cell: Callable[[Any], str]
+) -> None:
+    answers = await answers_of(run, client, "VARZ")
+    reverse = run.values.flag("reverse")
+    answers.sort(key=lambda answer: answer.data.get(fields[0], 0), reverse=not reverse)
     if run.output.as_json:
         run.output.json([
             {"server": answer.server_name, **{field: answer.data.get(field) for field in fields}}
@@ -232,48 +296,61 @@ async def _report_load(run: CommandRun, title: str, fields: tuple[str, ...], cel
     print_table(run, ServerTable(title, columns, rows, f"{title},Connections"))
 
 
-@REPORT.command("routes", "Report on routes.", arguments=(LIMIT,), options=FILTERS, aliases=("route",))
-async def routes(run: CommandRun) -> None:
+# --- links between servers -------------------------------------------------------------------------
+
+
+@report_command(
+    "routes",
+    "Report on routes.",
+    options=(sort_option(tuple(ROUTE_KEYS), "server"), REVERSE, *FILTERS),
+    aliases=("route",),
+)
+async def routes(run: CommandRun, client: Client) -> None:
     """Report on routes between the servers of clusters."""
-    columns = {"Name": "remote_name", "Account": "account", "Address": "ip", "ID": "rid", "Uptime": "uptime",
-               "RTT": "rtt", "Subs": "subscriptions", "Bytes In": "in_bytes",
-               "Bytes Out": "out_bytes"}  # fmt: skip
-    await _report_links(run, "ROUTEZ", "routes", "Route Report", columns)
+    links = links_of(await answers_of(run, client, "ROUTEZ"), "routes")
+    _print_links(run, links, ROUTE_KEYS, "Route Report", ROUTE_COLUMNS)
 
 
-@REPORT.command("leafnodes", "Report on leaf nodes.", arguments=(LIMIT,), options=(ACCOUNT, *FILTERS),
-                aliases=("leaf", "leafz"))  # fmt: skip
-async def leafnodes(run: CommandRun) -> None:
+@report_command(
+    "leafnodes",
+    "Report on leaf nodes.",
+    options=(ACCOUNT, sort_option(tuple(LEAF_KEYS), "server"), REVERSE, *FILTERS),
+    aliases=("leaf", "leafz"),
+)
+async def leafnodes(run: CommandRun, client: Client) -> None:
     """Report on leaf nodes."""
-    columns = {"Name": "name", "Account": "account", "Address": "ip", "RTT": "rtt", "Msgs In": "in_msgs",
-               "Msgs Out": "out_msgs", "Bytes In": "in_bytes", "Bytes Out": "out_bytes",
-               "Subs": "subscriptions"}  # fmt: skip
-    await _report_links(run, "LEAFZ", "leafs", "Leafnode Report", columns)
+    account = run.values.text("account")
+    answers = await answers_of(run, client, "LEAFZ", {"account": account} if account else None)
+    _print_links(run, links_of(answers, "leafs"), LEAF_KEYS, "Leafnode Report", LEAF_COLUMNS)
 
 
-async def _report_links(run: CommandRun, page: str, key: str, title: str, columns: dict[str, str]) -> None:
-    options = filters_of(run)
-    if page == "LEAFZ" and run.values.text("account"):
-        options["account"] = run.values.text("account")
-    async with run.connect() as client:
-        answers = await ask_servers(
-            client, page, options, timeout_s=run.settings.timeout_s, expect=run.values.number("limit")
-        )
-    links = [
-        {**one, "server": answer.server_name} for answer in answers for one in answer.data.get(key) or []
-    ]
+@report_command(
+    "gateways",
+    "Report on gateways between clusters.",
+    options=(
+        Option(names=("--filter-name",), metavar="NAME", help="Only gateways to this cluster"),
+        sort_option(tuple(GATEWAY_KEYS), "cluster"),
+        REVERSE,
+        *FILTERS,
+    ),
+    aliases=("super", "gateway"),
+)
+async def gateways(run: CommandRun, client: Client) -> None:
+    """Report on connections to and from other clusters."""
+    name = run.values.text("filter-name")
+    links = gateway_links(await answers_of(run, client, "GATEWAYZ", {"name": name} if name else None))
+    _print_links(run, links, GATEWAY_KEYS, "Gateway Report", GATEWAY_COLUMNS)
+
+
+def _print_links(
+    run: CommandRun,
+    links: list[dict[str, Any]],
+    keys: dict[str, Callable[[Page], Any]],
+    title: str,
+    columns: dict[str, str],
+) -> None:
+    ordered = sorted_by(links, keys, run.values.text("sort"), reverse=run.values.flag("reverse"))
     if run.output.as_json:
-        run.output.json(links)
-        return
-    rows = [(one["server"], *(_link_cell(one, field) for field in columns.values())) for one in links]
-    numbers = "Subs,Msgs In,Msgs Out,Bytes In,Bytes Out,ID"
-    print_table(run, ServerTable(title, ("Server", *columns), rows, numbers))
-
-
-def _link_cell(one: dict[str, Any], field: str) -> object:
-    value = one.get(field, "")
-    if field.endswith("_bytes"):
-        return size_text(value or 0)
-    if field == "ip" and value:
-        return f"{value}:{one.get('port')}"
-    return number_text(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        run.output.json(ordered)
+    else:
+        print_table(run, link_table(ordered, title, columns))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from penstock.cli.framework.command_run import CommandRun
+from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, CommandGroup, Option
-from penstock.cli.framework.value_kinds import count, whole
+from penstock.cli.framework.value_kinds import count, path, whole
 from penstock.cli.reports.system_requests import ask_server, ask_servers
-from penstock.cli.server_selection import FILTERS, filters_of, server_id
+from penstock.cli.server_selection import FILTERS, SYSTEM_ACCOUNT, filters_of, server_id
 
 REQUEST = CommandGroup("request", "Request monitoring data of servers, as JSON.", aliases=("req",))
 WAIT = Argument(name="wait", help="Wait for this number of answers", required=False, convert=count)
@@ -27,6 +30,7 @@ def _text(name: str, help: str) -> Option:
 
 
 ACCOUNT = _text("account", "Only this account")
+CPU_PROFILE_EXTRA_S = 2.0
 _STATES = {"open": 0, "closed": 1, "all": 2}
 # Name, page, what it shows, aliases, options: each with the fields of the request that it sets.
 _REQUESTS: tuple[tuple[str, str, str, tuple[str, ...], dict[Option, tuple[str, ...]]], ...] = (
@@ -59,7 +63,7 @@ _REQUESTS: tuple[tuple[str, str, str, tuple[str, ...], dict[Option, tuple[str, .
         _flag("raft", "With groups of replicas"): ("raft",),
         _flag("leader", "Only the leader of all servers"): ("leader_only",),
         _flag("stream-leader", "Only leaders of streams"): ("stream_leader_only",),
-        _flag("all", "With accounts, streams, consumers and configurations"): (
+        _flag("all", "With accounts, streams, consumers, configurations and groups of replicas"): (
             "accounts", "streams", "consumer", "config", "raft",
         ),
     }),
@@ -102,7 +106,7 @@ def _add_request(
 
     REQUEST.command(
         name, f"Request {what} of servers.", arguments=(WAIT,), options=(*fields, *PAGE_LIMITS, *FILTERS),
-        aliases=aliases,
+        aliases=aliases, details=SYSTEM_ACCOUNT,
     )(request)  # fmt: skip
 
 
@@ -115,12 +119,60 @@ for row in _REQUESTS:
 
 
 @REQUEST.command(
+    "profile",
+    "Take a profile of servers, and write it to files.",
+    arguments=(
+        Argument(
+            name="profile",
+            help="What to profile",
+            choices=("allocs", "heap", "goroutine", "mutex", "threadcreate", "block", "cpu"),
+        ),
+        Argument(name="dir", help="Directory of the files (default: this one)", required=False, convert=path),
+    ),
+    options=(
+        Option(names=("--level",), convert=whole, help="How detailed it is"),
+        *FILTERS,
+    ),
+    details=f"{SYSTEM_ACCOUNT} Profiles are those of Go, so official servers have them; penstock says how to "
+    "profile it. For cpu, --timeout is how long it takes.",
+    examples=("server request profile heap /tmp",),
+)
+async def profile(run: CommandRun) -> None:
+    """Write the PROFILEZ page of each server to a file. Fails if a server has none."""
+    kind, directory = run.values.text("profile"), run.values.path("dir") or Path()
+    timeout_s = run.settings.timeout_s
+    options = filters_of(run) | {"name": kind, "debug": run.values.number("level")}
+    if kind == "cpu":
+        options["duration"] = round(timeout_s * 1e9)
+        timeout_s += CPU_PROFILE_EXTRA_S
+    async with run.connect() as client:
+        answers = await ask_servers(client, "PROFILEZ", options, timeout_s=timeout_s, expect=0)
+    written, failed = {}, []
+    for answer in answers:
+        error = answer.error or answer.data.get("error")
+        if error:
+            failed.append(f"{answer.server_name}: {error}")
+            continue
+        file = directory / f"{kind}-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{answer.server_name}"
+        file.write_bytes(base64.b64decode(answer.data.get("profile") or ""))
+        written[answer.server_name] = str(file)
+    if run.output.as_json:
+        run.output.json(written)
+    else:
+        for name, text in written.items():
+            run.output.line(f"Wrote the profile of {name} to {text}")
+    if failed:
+        raise CommandFailed("; ".join(failed))
+
+
+@REQUEST.command(
     "kick",
     "Disconnect a client.",
     arguments=(
         Argument(name="client", help="Id of the connection (CID)", convert=count),
         Argument(name="name", help="Name or id of its server"),
     ),
+    details=f"{SYSTEM_ACCOUNT} Clients connect again by themselves.",
 )
 async def kick(run: CommandRun) -> None:
     """Disconnect a client; it may connect again."""

@@ -11,6 +11,7 @@ from penstock.cli.reports.server_tables import ServerTable
 from penstock.cli.reports.system_requests import SystemAnswer, find_server
 from penstock.client import Client
 
+SYSTEM_ACCOUNT = "It needs a user of the system account."
 EXPECT = Argument(
     name="expect",
     help="How many servers to expect (default: wait until no further one answers)",

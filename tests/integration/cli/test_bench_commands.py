@@ -62,6 +62,24 @@ def test_reads_of_streams_are_measured(run: CommandLine) -> None:
         assert found["messages"] == 1000 * (2 if words[0] == "ordered" and "2" in words else 1), words
 
 
+def test_buckets_are_measured(run: CommandLine) -> None:
+    found = run(
+        "bench", "kv", "put", "--purge", "--msgs", "300", "--clients", "2", "--size", "10", "--json"
+    ).json
+    assert (found["messages"], found["bytes"], found["clients"]) == (300, 3000, 2)
+    assert found["latency_s"]["p50"] > 0
+    assert run("kv", "info", "benchbucket", "--json").json["values"] == 300
+    found = run("bench", "kv", "get", "--msgs", "300", "--clients", "2", "--json").json
+    assert (found["messages"], found["bytes"]) == (300, 3000)
+    run("bench", "kv", "put", "--msgs", "50", "--randomize", "5", "--history", "3")
+    assert run("kv", "info", "benchbucket", "--json").json["values"] == 300  # it is used as it is
+    run("bench", "kv", "put", "--purge", "--msgs", "50", "--randomize", "5")
+    assert run("kv", "info", "benchbucket", "--json").json["values"] <= 5
+    assert "msgs/sec" in run_nats(
+        run.url, "bench", "kv", "get", "--msgs", "5", "--randomize", "1", "--no-progress"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
@@ -71,6 +89,8 @@ def test_reads_of_streams_are_measured(run: CommandLine) -> None:
         (["pub", "b", "--duration", "1s"], 2, "--duration needs --throughput"),
         (["pub", "b", "--clients", "0"], 2, "not above 0"),
         (["pub"], 2, "subject is missing"),
+        (["kv", "get", "--bucket", "MISSING"], 1, "fill it with"),
+        (["kv", "put", "--bucket", "MISSING"], 1, "create it with"),
     ],
 )
 def test_what_fails_is_said(run: CommandLine, words: list[str], status: int, text: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -34,8 +36,13 @@ class Shells(NamedTuple):
 
 
 @pytest.fixture(params=KINDS)
-def shells(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shells]:
-    with running_conf(request.param, CONF, tmp_path / "server") as port:
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def shells(kind: str, tmp_path: Path) -> Iterator[Shells]:
+    with running_conf(kind, CONF, tmp_path / "server") as port:
         url = f"nats://127.0.0.1:{port}"
         made = [
             CommandShell(tmp_path, url, ("--user", user, "--password", "pw")) for user in ("admin", "app")
@@ -81,6 +88,37 @@ def test_pages_are_requested_with_their_options(shells: Shells) -> None:
         assert len(admin.json("server", "request", page, "1")) == 1
     other = admin.run("server", "request", "variables", "--name", "other", "--timeout", "500ms")
     assert other.status == 1
+
+
+def test_profiles_are_those_of_go(shells: Shells, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    ran = shells.admin.run("server", "request", "profile", "heap", str(tmp_path / "profiles"))
+    files = list((tmp_path / "profiles").glob("heap-*-s1"))
+    if kind == "official":
+        (file,) = files
+        assert (ran.status, file.read_bytes()[:2]) == (0, b"\x1f\x8b"), ran  # gzip, as pprof reads it
+        assert str(file) in ran.text
+    else:
+        assert (ran.status, files) == (1, [])
+        assert "py-spy record" in ran.err, ran.err
+
+
+def test_requests_to_the_api_are_counted(shells: Shells, kind: str) -> None:
+    words = ("server", "watch", "api", "requests", "--interval", "300ms", "--max-refresh", "20", "--json")
+    watching = shells.app.start(*words)
+    assert watching.stdout is not None
+    assert json.loads(watching.stdout.readline()) == []
+    shells.app.ok("kv", "add", "B")
+    shells.app.run("stream", "info", "MISSING")
+    counted: dict[tuple[str, str], dict[str, Any]] = {}
+    while ("STREAM.INFO", "MISSING") not in counted:
+        rows = json.loads(watching.stdout.readline())
+        counted = {(row["request"], row["asset"]): row for row in rows}
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=20)
+    assert watching.returncode == 0
+    row = counted["STREAM.CREATE", "KV_B"]
+    assert (row["account"], row["count"], row["recent"]) == ("APP", 1, 1)
 
 
 def test_connections_and_accounts_are_reported(shells: Shells) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -218,6 +219,12 @@ SCREENS = {
     "server graph": (("server", "graph", "s1"), "Server s1"),
     "top": (("top",), "Server: s1"),
 }
+WATCHES = {
+    "servers": (("server", "watch", "servers", "--interval", "100ms"), "All servers"),
+    "accounts": (("server", "watch", "accounts", "--interval", "100ms"), "Account"),
+    "api requests": (("server", "watch", "api", "requests", "--interval", "100ms"), "Waiting for requests"),
+    "report": (("server", "report", "connections", "--watch", "100ms"), "Connections of"),
+}
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -263,6 +270,45 @@ def test_without_a_terminal_a_live_screen_is_printed_once(filled: CommandLine, n
     twice = user(*words, "--json", "--max-refresh", "2", "--interval", "100ms")
     assert len([json.loads(line) for line in twice.out.splitlines()]) == 2
     assert "at least 100ms" in user.refused(*words, "--interval", "1ms", status=2)
+
+
+@pytest.mark.parametrize("name", WATCHES)
+def test_a_watched_report_is_drawn_until_ctrl_c(run: CommandLine, name: str) -> None:
+    words, says = WATCHES[name]
+    with terminal(run, *words) as screen:
+        screen.expect(says)
+        screen.expect(says)  # drawn again
+        screen.resize(20, 3)
+        drawn = len(screen.raw)
+        screen.wait_until(lambda _: len(screen.raw) > drawn, "screen")
+        screen.interrupt()
+        assert screen.end() == 0
+        assert "Traceback" not in screen.shown
+        assert screen.raw.rindex(LEAVE_SCREEN) > 0
+        assert SHOW_CURSOR in screen.raw
+
+
+def test_a_watched_report_shows_what_changes_and_ends_after_its_refreshes(filled: CommandLine) -> None:
+    with terminal(filled, "server", "report", "jetstream", "--watch", "200ms") as screen:
+        screen.expect("JetStream Summary")
+        filled("stream", "add", "T", "--subjects", "t", "--storage", "memory", "--defaults")
+        filled("pub", "t", "x", "--count", "7", "--jetstream")
+        screen.wait_until(lambda shown: re.search(r"│ +10 │", shown) is not None, "ten messages")
+        screen.interrupt()
+        assert screen.end() == 0
+    admin = CommandLine(filled.url.replace("app:", "admin:"))
+    ran = admin("server", "report", "cpu", "--watch", "100ms", "--max-refresh", "3", "--json")
+    assert [len(json.loads(line)) for line in ran.out.splitlines()] == [1, 1, 1]
+    assert admin("server", "report", "mem", "--watch", "100ms", "-r", "2").out.count("Memory Usage") == 4
+    assert "at least 100ms" in admin.refused("server", "report", "mem", "--watch", "1ms", status=2)
+    assert "needs --watch" in admin.refused("server", "report", "mem", "--max-refresh", "1", status=2)
+
+
+def test_a_watched_report_of_a_sick_server_goes_on(run: CommandLine) -> None:
+    admin = CommandLine(run.url.replace("app:", "admin:"))
+    words = ("server", "report", "health", "--account", "APP", "--stream", "MISSING")
+    ran = admin(*words, "--watch", "100ms", "--max-refresh", "2")
+    assert ran.out.count("not healthy: s1") == 2
 
 
 def test_graphs_show_rates(filled: CommandLine) -> None:

@@ -87,7 +87,7 @@ def test_words_that_are_no_command(
     [
         (["str"], ["stream"]),
         (["stream", "pu"], ["purge"]),
-        (["str", "cluster", ""], ["--help", "peer-remove", "step-down"]),
+        (["con", "cluster", ""], ["--help", "balance", "peer-remove", "step-down"]),
         (["stream", "add", "X", "--stor"], ["--storage"]),
         (["stream", "add", "X", "--storage", ""], ["file", "memory"]),
         (["stream", "add", "--storage=me"], ["--storage=memory"]),

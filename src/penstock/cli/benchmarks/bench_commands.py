@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from penstock.cli.benchmarks.bench_jobs import BenchJob
@@ -15,7 +16,7 @@ from penstock.cli.framework.value_kinds import count, decimal, existing_file, pa
 from penstock.cli.framework.value_texts import number_text, size_text
 from penstock.cli.messaging.bodies import HEADER
 from penstock.client import JetStream
-from penstock.errors import ConsumerNotFoundError, StreamNotFoundError
+from penstock.errors import BucketNotFoundError, ConsumerNotFoundError, StreamNotFoundError
 
 BENCH = CommandGroup("bench", "Measure a server.")
 
@@ -32,22 +33,30 @@ _MULTI = (
     Option(names=("--multisubject",), convert=bool, help="Use many subjects: SUBJECT.0, SUBJECT.1 and so on"),
     Option(names=("--multisubjectmax",), convert=whole, default=100_000, help="How many; 0: one a message"),
 )
+_RATE = (
+    Option(names=("--throughput",), convert=decimal, help="Messages a second of all clients together"),
+    Option(names=("--duration",), convert=seconds, help="How long, with --throughput, in place of --msgs"),
+)
 _PUBLISHING = (
     *_MULTI,
     Option(names=("--multisubjectrandomize",), convert=bool, help="Use them in random order"),
     Option(names=("--payload",), convert=existing_file, help="A file with the payload"),
     HEADER,
-    Option(names=("--throughput",), convert=decimal, help="Messages a second of all clients together"),
-    Option(names=("--duration",), convert=seconds, help="How long, with --throughput, in place of --msgs"),
+    *_RATE,
 )
 _STREAM = Option(names=("--stream",), default="benchstream", help="Name of the stream")
 _PURGE = Option(names=("--purge",), convert=bool, help="Purge the stream first")
+_STORAGE = (
+    Option(
+        names=("--storage",), choices=("file", "memory"), default="file", help="Storage of what is created"
+    ),
+    Option(names=("--replicas",), convert=count, default=1, help="Replicas of what is created"),
+    Option(names=("--maxbytes",), convert=size, default=1 << 30, help="Largest size of what is created"),
+)
 _STORING = (
     _STREAM,
     Option(names=("--create",), convert=bool, help="Create or update the stream first"),
-    Option(names=("--storage",), choices=("file", "memory"), default="file", help="Of the created stream"),
-    Option(names=("--replicas",), convert=count, default=1, help="Of the created stream"),
-    Option(names=("--maxbytes",), convert=size, default=1 << 30, help="Largest size of the created stream"),
+    *_STORAGE,
     Option(names=("--dedup",), convert=bool, help="Give every message an id"),
     Option(
         names=("--dedupwindow",), convert=seconds, default=120.0, help="Of the created stream, in seconds"
@@ -75,7 +84,8 @@ def _payload(run: CommandRun) -> bytes:
     return file.read_bytes() if file is not None else b"\0" * run.values.number("size")
 
 
-def _publishing_job(run: CommandRun, kind: str, **more: Any) -> BenchJob:
+def _messages_and_rate(run: CommandRun) -> tuple[int, float]:
+    """How many messages there are, and how many a second each client sends (0: without limit)."""
     values = run.values
     throughput = values.value("throughput") or 0.0
     messages = values.number("msgs")
@@ -83,6 +93,12 @@ def _publishing_job(run: CommandRun, kind: str, **more: Any) -> BenchJob:
         if not throughput:
             raise UsageError("--duration needs --throughput, which says how many messages that are")
         messages = max(1, round(values.seconds("duration") * throughput))
+    return messages, throughput / values.number("clients")
+
+
+def _publishing_job(run: CommandRun, kind: str, **more: Any) -> BenchJob:
+    values = run.values
+    messages, rate = _messages_and_rate(run)
     subjects = (values.number("multisubjectmax") or messages) if values.flag("multisubject") else 0
     return BenchJob(
         kind=kind,
@@ -93,7 +109,7 @@ def _publishing_job(run: CommandRun, kind: str, **more: Any) -> BenchJob:
         payload=_payload(run),
         headers=dict(values.value("header")),
         sleep_s=values.seconds("sleep"),
-        rate=throughput / values.number("clients"),
+        rate=rate,
         subjects=subjects,
         random_subjects=values.flag("multisubjectrandomize"),
         **more,
@@ -321,3 +337,79 @@ BENCH_JS_GET.command(
 BENCH_JS_GET.command("batch", "Get batches of messages.", options=(*_COMMON, _STREAM, _FILTER, _BUFFER))(
     _js_reader("js get batch")
 )
+
+# --- buckets -----------------------------------------------------------------------------------------
+
+BENCH_KV = BENCH.group("kv", "Measure key-value buckets.")
+_BUCKET = Option(names=("--bucket",), default="benchbucket", help="Name of the bucket")
+_RANDOM_KEYS = Option(
+    names=("--randomize",), convert=whole, help="Use keys at random below this number (0: one after another)"
+)
+
+
+def _kv_job(run: CommandRun, kind: str, **more: Any) -> BenchJob:
+    values = run.values
+    return BenchJob(
+        kind=kind,
+        number=0,
+        settings=run.settings,
+        messages=values.number("msgs"),
+        payload=b"\0" * values.number("size"),
+        sleep_s=values.seconds("sleep"),
+        stream=values.text("bucket"),
+        random_keys=values.number("randomize"),
+        **more,
+    )
+
+
+@BENCH_KV.command(
+    "put",
+    "Put values into a bucket, one after another.",
+    options=(
+        *_COMMON,
+        _BUCKET,
+        *_STORAGE,
+        Option(names=("--history",), convert=count, default=1, help="Values to keep per key"),
+        Option(names=("--purge",), convert=bool, help="Remove the bucket first"),
+        _RANDOM_KEYS,
+        *_RATE,
+    ),
+    details="The bucket of the default name is created when it is missing; another one must be there.",
+    examples=("bench kv put --purge --msgs 10000",),
+)
+async def bench_kv_put(run: CommandRun) -> None:
+    values = run.values
+    name = values.text("bucket")
+    async with run.jetstream() as js:
+        if values.flag("purge"):
+            with suppress(BucketNotFoundError):
+                await js.delete_key_value(name)
+        try:
+            await js.key_value(name)
+        except BucketNotFoundError:
+            if not (values.flag("purge") or name == _BUCKET.default):
+                raise CommandFailed(f"there is no bucket {name!r}: create it with `kv add {name}`") from None
+            await js.create_key_value(
+                name,
+                history=values.number("history"),
+                storage=values.text("storage"),
+                replicas=values.number("replicas"),
+                max_bytes=values.number("maxbytes"),
+            )
+    messages, rate = _messages_and_rate(run)
+    await _measure(run, replace(_kv_job(run, "kv put"), messages=messages, rate=rate))
+
+
+@BENCH_KV.command(
+    "get",
+    "Get values from a bucket, one after another.",
+    options=(*_COMMON, _BUCKET, _RANDOM_KEYS),
+    details="Fill the bucket with `bench kv put` before.",
+)
+async def bench_kv_get(run: CommandRun) -> None:
+    async with run.jetstream() as js:
+        try:
+            await js.key_value(run.values.text("bucket"))
+        except BucketNotFoundError as error:
+            raise CommandFailed(f"{error}: fill it with `bench kv put`") from None
+    await _measure(run, _kv_job(run, "kv get"))

@@ -33,15 +33,16 @@ WAIT_S = 60.0
 class BenchJob:
     """The work of one client.
 
-    kind: a key of KINDS. number: of the client, from 0. messages: how many are its own. sleep_s: between
-    messages. rate: messages a second, 0 without limit. subjects: how many subjects in multi-subject mode,
-    0 without.
+    kind: a key of KINDS. number: of the client, from 0. messages: how many are its own. first: the number of
+    its first one among those of all clients. sleep_s: between messages. rate: messages a second, 0 without
+    limit. subjects: how many subjects in multi-subject mode, 0 without.
     """
 
     kind: str
     number: int
     settings: ConnectionSettings
     messages: int
+    first: int = 0
     subject: str = ""
     payload: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
@@ -57,6 +58,8 @@ class BenchJob:
     double_ack: bool = False
     outstanding_acks: int = 2
     dedup: bool = False
+    random_keys: int = 0
+    """Keys of a bucket are chosen at random among so many; 0: each message has its own."""
 
 
 @dataclass(slots=True)
@@ -395,6 +398,44 @@ async def js_get_batch(job: BenchJob, client: Client, ready: Ready, times: Bench
         times.end(received, size)
 
 
+# --- buckets ---------------------------------------------------------------------------------------
+
+
+def _key(job: BenchJob, done: int) -> str:
+    return str(random.randrange(job.random_keys) if job.random_keys else job.first + done)
+
+
+async def kv_put(job: BenchJob, client: Client, ready: Ready, times: BenchTimes) -> None:
+    """Put values one after another; the name of the bucket is `job.stream`."""
+    bucket = await _jetstream(job, client).key_value(job.stream)
+    await ready()
+    pace = _Pace(job)
+    times.begin()
+    for done in range(job.messages):
+        if not pace.is_free:
+            await pace.wait(done)
+        started = time.perf_counter()
+        await bucket.put(_key(job, done), job.payload)
+        times.latencies_s.append(time.perf_counter() - started)
+    times.end(job.messages, job.messages * len(job.payload))
+
+
+async def kv_get(job: BenchJob, client: Client, ready: Ready, times: BenchTimes) -> None:
+    """Get values one after another; the name of the bucket is `job.stream`."""
+    bucket = await _jetstream(job, client).key_value(job.stream)
+    await ready()
+    size = 0
+    times.begin()
+    for done in range(job.messages):
+        started = time.perf_counter()
+        entry = await bucket.get(_key(job, done))
+        times.latencies_s.append(time.perf_counter() - started)
+        size += len(entry.value)
+        if job.sleep_s:
+            await asyncio.sleep(job.sleep_s)
+    times.end(job.messages, size)
+
+
 KINDS: dict[str, Callable[[BenchJob, Client, Ready, BenchTimes], Awaitable[None]]] = {
     "pub": publish,
     "sub": subscribe,
@@ -409,4 +450,6 @@ KINDS: dict[str, Callable[[BenchJob, Client, Ready, BenchTimes], Awaitable[None]
     "js ordered": js_ordered,
     "js get sync": js_get_sync,
     "js get batch": js_get_batch,
+    "kv put": kv_put,
+    "kv get": kv_get,
 }

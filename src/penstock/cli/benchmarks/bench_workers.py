@@ -11,6 +11,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import accumulate
 from threading import BrokenBarrierError
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,12 @@ async def run_clients(job: BenchJob, clients: int, *, each: bool) -> list[BenchT
     Raises CommandFailed when a client fails, with its reason.
     """
     counts = [job.messages] * clients if each else shares(job.messages, clients)
-    jobs = [replace(job, number=number, messages=count) for number, count in enumerate(counts) if count]
+    firsts = accumulate(counts, initial=0)
+    jobs = [
+        replace(job, number=number, messages=count, first=first)
+        for number, (count, first) in enumerate(zip(counts, firsts, strict=False))
+        if count
+    ]
     if len(jobs) == 1:
         return [await run_job(jobs[0], _at_once)]
     return await asyncio.to_thread(_run_processes, jobs)

@@ -1,4 +1,4 @@
-"""`penstock consumer add|edit|copy|rm|pause|resume|reset|unpin|cluster`."""
+"""`penstock consumer add|edit|copy|rm|pause|resume|reset|unpin`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from penstock.cli.streams.stream_management import DEFAULTS, DRY_RUN
 from penstock.cli.streams.stream_settings import CONFIG, read_config
 from penstock.client import ConsumerConfig, JetStream
 from penstock.client.config import to_wire
-from penstock.protocol.api import LeaderStepDownRequest, PeerRemoveRequest, Placement, SuccessResponse
+from penstock.protocol.api import SuccessResponse
 
 
-async def _show(run: CommandRun, js: JetStream, stream: str, consumer: str) -> None:
+async def show_one(run: CommandRun, js: JetStream, stream: str, consumer: str) -> None:
+    """Print a consumer as it is now."""
     info = await consumer_info_of(js, stream, consumer)
     if run.output.as_json:
         run.output.json(info)
@@ -88,7 +89,7 @@ async def add(run: CommandRun) -> None:
             return
         stream = stream or await stream_name(run, js)
         created = await (await js.stream(stream)).create_consumer(made)
-        await _show(run, js, stream, created.name)
+        await show_one(run, js, stream, created.name)
 
 
 def _only_checked(run: CommandRun, config: ConsumerConfig) -> bool:
@@ -145,7 +146,7 @@ async def edit(run: CommandRun) -> None:
             return
         run.confirm(f"Really edit consumer {stream} > {name}?", force=run.values.flag("force"))
         await handle.update_consumer(wanted)
-        await _show(run, js, stream, name)
+        await show_one(run, js, stream, name)
 
 
 def _editable(run: CommandRun) -> CommandValues:
@@ -174,7 +175,7 @@ async def copy(run: CommandRun) -> None:
         made = checked_consumer(change_consumer(config, values))
         made = structs.replace(made, name=name, durable_name="" if values.flag("ephemeral") else name)
         await stream.create_consumer(made)
-        await _show(run, js, stream.name, name)
+        await show_one(run, js, stream.name, name)
 
 
 @CONSUMER.command(
@@ -283,54 +284,3 @@ async def unpin(run: CommandRun) -> None:
         run.confirm(f"Really unpin the client of group {group}?", force=run.values.flag("force"))
         await consumer.unpin(group)
         run.output.note(f"unpinned the client of group {group} of {stream} > {name}")
-
-
-CONSUMER_CLUSTER = CONSUMER.group("cluster", "Manage the replicas of a consumer.")
-
-
-@CONSUMER_CLUSTER.command(
-    "step-down",
-    "Let the leader of a consumer step down, and another be elected.",
-    arguments=(STREAM_NAME, CONSUMER_NAME),
-    options=(Option(names=("--preferred",), metavar="SERVER", help="The server that should lead"), FORCE),
-    aliases=("stepdown", "sd", "elect", "down", "d"),
-)
-async def step_down(run: CommandRun) -> None:
-    async with run.jetstream() as js:
-        stream, name = await consumer_names(run, js)
-        leader = await _leader(run, js, stream, name)
-        preferred = run.values.text("preferred")
-        request = LeaderStepDownRequest(placement=Placement(preferred=preferred)) if preferred else None
-        await js.call(SuccessResponse, f"CONSUMER.LEADER.STEPDOWN.{stream}.{name}", request)
-        run.output.note(f"the leader of {stream} > {name}, {leader}, steps down")
-        await _show(run, js, stream, name)
-
-
-async def _leader(run: CommandRun, js: JetStream, stream: str, name: str) -> str:
-    """The leader of a replicated consumer. Raises CommandFailed if it has one replica, or no leader."""
-    cluster = (await consumer_info_of(js, stream, name)).cluster
-    if cluster is None or not cluster.replicas:
-        raise CommandFailed(f"consumer {stream} > {name} has one replica, so no other server can lead it")
-    if not cluster.leader and not run.values.flag("force"):
-        raise CommandFailed(
-            f"consumer {stream} > {name} has no leader now; --force sends the request nevertheless"
-        )
-    return cluster.leader
-
-
-@CONSUMER_CLUSTER.command(
-    "peer-remove",
-    "Move the replica of a consumer away from a server.",
-    arguments=(STREAM_NAME, CONSUMER_NAME, Argument(name="peer", help="Name of the server")),
-    options=(FORCE,),
-    aliases=("pr", "evacuate"),
-)
-async def peer_remove(run: CommandRun) -> None:
-    async with run.jetstream() as js:
-        stream, name = await consumer_names(run, js)
-        await _leader(run, js, stream, name)
-        peer = run.values.text("peer")
-        run.confirm(f"Really move {stream} > {name} away from {peer}?", force=run.values.flag("force"))
-        request = PeerRemoveRequest(peer=peer)
-        await js.call(SuccessResponse, f"CONSUMER.PEER.EVACUATE.{stream}.{name}", request)
-        run.output.note(f"requested that {stream} > {name} moves away from {peer}")

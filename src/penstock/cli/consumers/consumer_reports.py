@@ -18,14 +18,15 @@ from penstock.cli.framework.command_table import Option
 from penstock.cli.framework.value_kinds import seconds, whole
 from penstock.cli.framework.value_texts import ago_text, duration_text, number_text, parse_api_time, time_text
 from penstock.cli.streams.stream_group import NO_SELECT, STREAM_NAME, stream_name
-from penstock.cli.streams.stream_reports import NAMES
+from penstock.cli.streams.stream_reports import NAMES, required_level
+from penstock.client import JetStream
 from penstock.protocol.api import ApiConsumerInfo
 
 
-async def _of_stream(run: CommandRun) -> tuple[str, list[ApiConsumerInfo]]:
-    async with run.jetstream() as js:
-        stream = await stream_name(run, js)
-        found = [info async for info in all_consumers(js, stream)]
+async def _of_stream(run: CommandRun, js: JetStream) -> tuple[str, list[ApiConsumerInfo]]:
+    """The stream that the command names, and its consumers by name."""
+    stream = await stream_name(run, js)
+    found = [info async for info in all_consumers(js, stream)]
     return stream, sorted(found, key=lambda info: info.name)
 
 
@@ -37,7 +38,8 @@ async def _of_stream(run: CommandRun) -> tuple[str, list[ApiConsumerInfo]]:
     aliases=("list",),
 )
 async def list_consumers(run: CommandRun) -> None:
-    stream, found = await _of_stream(run)
+    async with run.jetstream() as js:
+        stream, found = await _of_stream(run, js)
     _print(run, stream, found)
 
 
@@ -104,7 +106,8 @@ async def state(run: CommandRun) -> None:
     ),
 )
 async def report(run: CommandRun) -> None:
-    stream, found = await _of_stream(run)
+    async with run.jetstream() as js:
+        stream, found = await _of_stream(run, js)
     if run.output.as_json:
         run.output.json(found)
         return
@@ -141,34 +144,44 @@ async def report(run: CommandRun) -> None:
         )
 
 
+CONSUMER_CRITERIA = (
+    Option(names=("--pull",), convert=bool, help="Pull consumers"),
+    Option(names=("--push",), convert=bool, help="Push consumers"),
+    Option(names=("--bound",), convert=bool, help="Push consumers with interest, pull consumers with pulls"),
+    Option(names=("--waiting",), convert=whole, help="With fewer open pulls"),
+    Option(names=("--ack-pending",), convert=whole, help="With fewer unacked messages"),
+    Option(names=("--pending",), convert=whole, help="With fewer unprocessed messages"),
+    Option(names=("--idle",), convert=seconds, help="Without deliveries for so long"),
+    Option(names=("--created",), convert=seconds, help="Created longer ago than that"),
+    Option(names=("--replicas",), convert=whole, help="With so many replicas or fewer"),
+    Option(names=("--leader",), metavar="SERVER", help="Led by this server"),
+    Option(names=("--pinned",), convert=bool, help="With a pinned client in every priority group"),
+    Option(names=("--api-level",), convert=whole, help="That need this level of the API or a higher one"),
+    Option(names=("--invert",), convert=bool, negatable=True, help="Those that don't meet the criteria"),
+)
+
+
 @CONSUMER.command(
     "find",
     "Find consumers by criteria.",
     arguments=(STREAM_NAME,),
-    options=(
-        Option(names=("--pull",), convert=bool, help="Pull consumers"),
-        Option(names=("--push",), convert=bool, help="Push consumers"),
-        Option(
-            names=("--bound",), convert=bool, help="Push consumers with interest, pull consumers with pulls"
-        ),
-        Option(names=("--waiting",), convert=whole, help="With fewer open pulls"),
-        Option(names=("--ack-pending",), convert=whole, help="With fewer unacked messages"),
-        Option(names=("--pending",), convert=whole, help="With fewer unprocessed messages"),
-        Option(names=("--idle",), convert=seconds, help="Without deliveries for so long"),
-        Option(names=("--created",), convert=seconds, help="Created longer ago than that"),
-        Option(names=("--replicas",), convert=whole, help="With so many replicas or fewer"),
-        Option(names=("--leader",), metavar="SERVER", help="Led by this server"),
-        Option(names=("--pinned",), convert=bool, help="With a pinned client in every priority group"),
-        NAMES,
-        Option(names=("--invert",), convert=bool, negatable=True, help="Those that don't meet the criteria"),
-    ),
+    options=(*CONSUMER_CRITERIA, NAMES),
     aliases=("query",),
+    details="Consumers that meet all criteria are listed. With --invert, those that miss one.",
 )
 async def find(run: CommandRun) -> None:
-    stream, found = await _of_stream(run)
+    async with run.jetstream() as js:
+        stream, found = await matching_consumers(run, js)
+    _print(run, stream, found)
+
+
+async def matching_consumers(run: CommandRun, js: JetStream) -> tuple[str, list[ApiConsumerInfo]]:
+    """The stream, and its consumers that meet all of CONSUMER_CRITERIA that were given; with --invert, those
+    that miss one."""
+    stream, found = await _of_stream(run, js)
     now = datetime.now(UTC)
     invert = run.values.flag("invert")
-    _print(run, stream, [one for one in found if _meets(run, one, now) is not invert])
+    return stream, [one for one in found if _meets(run, one, now) is not invert]
 
 
 def _meets(run: CommandRun, info: ApiConsumerInfo, now: datetime) -> bool:
@@ -186,6 +199,7 @@ def _meets(run: CommandRun, info: ApiConsumerInfo, now: datetime) -> bool:
         "created": lambda: _age_s(info.created, now) >= values.seconds("created"),
         "replicas": lambda: config.num_replicas <= values.number("replicas"),
         "leader": lambda: cluster is not None and cluster.leader == values.text("leader"),
+        "api-level": lambda: required_level(config.metadata) >= values.number("api-level"),
         "pinned": lambda: bool(groups) and all(group.pinned_client_id for group in groups),
     }
     return all(check() for name, check in checks.items() if values.given(name))

@@ -7,6 +7,7 @@ no terminal, so that scripts never see a truncated cell.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,11 +49,26 @@ class CommandOutput:
         self._out = sys.stdout if out is None else out
         self._err = sys.stderr if err is None else err
         self._color = color
+        self._in_lines = False
 
     @property
     def is_terminal(self) -> bool:
         """Whether stdout is a terminal."""
         return self._out.isatty()
+
+    def repeat(self) -> None:
+        """The command prints its result again and again: from now on JSON is one value a line."""
+        self._in_lines = True
+
+    @contextmanager
+    def captured(self) -> Iterator[io.StringIO]:
+        """Gather what is printed within as text, as wide and colored as on stdout."""
+        stdout, page = self._out, _Page(terminal=self.is_terminal)
+        self._out = page
+        try:
+            yield page
+        finally:
+            self._out = stdout
 
     @property
     def colored(self) -> bool:
@@ -92,6 +108,9 @@ class CommandOutput:
 
     def json(self, value: Any) -> None:
         """The result as JSON, indented. Structs and dataclasses become objects."""
+        if self._in_lines:
+            self.json_line(value)
+            return
         text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
         self.raw(text + b"\n")
 
@@ -171,6 +190,17 @@ class CommandOutput:
                 bar.update(task, completed=completed, text=text)
 
             yield Progress(show, text)
+
+
+class _Page(io.StringIO):
+    """Text in place of stdout, which is or is not a terminal."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
 
 
 class Progress:

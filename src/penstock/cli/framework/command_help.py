@@ -91,7 +91,7 @@ def _width() -> int:
 def _paragraph(text: str) -> list[str]:
     if text.startswith("  "):  # laid out by its author
         return text.split("\n")
-    return textwrap.wrap(" ".join(text.split()), _width())
+    return textwrap.wrap(" ".join(text.split()), _width(), break_on_hyphens=False)
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -99,7 +99,7 @@ def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     width = min(NAMES_WIDTH, max((len(names) for names, _ in found), default=0))
     lines = []
     for names, text in found:
-        wrapped = textwrap.wrap(text, _width() - width - 2 * INDENT) or [""]
+        wrapped = textwrap.wrap(text, _width() - width - 2 * INDENT, break_on_hyphens=False) or [""]
         if len(names) > width:
             lines.append(" " * INDENT + names)
         else:

@@ -42,7 +42,8 @@ class CommandRun:
     """What a command's function gets.
 
     path: the command's words, such as `penstock stream rm`. values: its options and arguments. output:
-    where it prints. environment: variables of the process. refusals: errors that servers sent.
+    where it prints. environment: variables of the process. refusals: errors that servers sent. is_repeated:
+    whether `repeat` was called.
     """
 
     def __init__(
@@ -57,7 +58,13 @@ class CommandRun:
         self.output = output
         self.environment = environment
         self.refusals = ServerRefusals(lambda text: output.warn(f"{path}: {text}"))
+        self.is_repeated = False
         self._settings: ConnectionSettings | None = None
+
+    def repeat(self) -> None:
+        """The command prints its result again and again, and Ctrl-C is its proper end."""
+        self.is_repeated = True
+        self.output.repeat()
 
     @property
     def settings(self) -> ConnectionSettings:
@@ -222,7 +229,8 @@ def run_command(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except KeyboardInterrupt:
-        return _refused(run) if command.until_interrupted else EXIT_INTERRUPTED
+        expected = command.until_interrupted or (run is not None and run.is_repeated)
+        return _refused(run) if expected else EXIT_INTERRUPTED
     except (MisuseError, ConfigError) as error:
         sys.stdout.flush()
         sys.stderr.write(f"{path}: {error}\n")

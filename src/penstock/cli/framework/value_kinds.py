@@ -67,6 +67,15 @@ def seconds(text: str) -> float:
     return sign * total
 
 
+@_named("SECONDS")
+def interval(text: str) -> float:
+    """An interval in seconds: a number of them such as `5`, or a duration such as `500ms`."""
+    try:
+        return float(text) if text.strip().isdecimal() else seconds(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an interval; write it like 5 (seconds), 500ms or 1m") from None
+
+
 @_named("SIZE")
 def size(text: str) -> int:
     """A number of bytes such as `1024`, `64K`, `10MB`, `1GiB`. Units are powers of 1024; `-1` means no

@@ -13,9 +13,10 @@ from penstock.cli.framework.value_kinds import count, seconds
 from penstock.cli.reports.line_graphs import GraphHistory, GraphSeries, screen_lines
 from penstock.errors import MisuseError
 
+MAX_REFRESH = Option(names=("--max-refresh", "-r"), convert=count, help="End after so many refreshes")
 GRAPH_OPTIONS = (
     Option(names=("--interval", "-d"), convert=seconds, default=1.0, help="How often to refresh"),
-    Option(names=("--max-refresh", "-r"), convert=count, help="End after so many refreshes"),
+    MAX_REFRESH,
 )
 GRAPH_DETAILS = (
     "Where stdout is no terminal, it prints the numbers once, or as often as --max-refresh says; with --json "

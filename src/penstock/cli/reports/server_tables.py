@@ -239,10 +239,32 @@ def meta_table(answers: Iterable[SystemAnswer]) -> ServerTable | None:
     return None
 
 
-def health_table(answers: Iterable[SystemAnswer]) -> ServerTable:
-    """Health of all servers, from HEALTHZ."""
+def leader_table(answers: Iterable[SystemAnswer]) -> ServerTable:
+    """How many streams and consumers each server leads, from JSZ pages with streams and consumers.
+
+    Every replica lists its streams, so each counts on its leader's page alone. A stream without replicas has
+    no group, and its server leads it.
+    """
     rows: list[tuple[object, ...]] = []
     for answer in sorted(answers, key=lambda one: one.server_name):
+        streams = [one for account in answer.data.get("account_details") or []
+                   for one in account.get("stream_detail") or []]  # fmt: skip
+        consumers = [one for stream in streams for one in stream.get("consumer_detail") or []]
+        counts = (_led(found, answer.server_name) for found in (streams, consumers))
+        rows.append((answer.server_name, answer.server.get("cluster", ""), *map(number_text, counts)))
+    columns = ("Server", "Cluster", "Stream Leaders", "Consumer Leaders")
+    return ServerTable("Leaders", columns, rows, ",".join(columns[2:]))
+
+
+def _led(found: Iterable[Page], server_name: str) -> int:
+    leaders = ((one.get("cluster") or {}).get("leader") or server_name for one in found)
+    return sum(leader == server_name for leader in leaders)
+
+
+def health_table(answers: Iterable[SystemAnswer], *, reverse: bool = False) -> ServerTable:
+    """Health of all servers, from HEALTHZ."""
+    rows: list[tuple[object, ...]] = []
+    for answer in sorted(answers, key=lambda one: one.server_name, reverse=reverse):
         data, server = answer.data, answer.server
         status = f"{data.get('status', 'unknown')} ({data.get('status_code', 0)})"
         error = str(data.get("error", ""))

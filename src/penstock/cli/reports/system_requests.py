@@ -77,6 +77,19 @@ async def ask_servers(
     Raises SystemRequestError if none answers, ProtocolError for an answer that is no JSON object.
     """
     subject = "$SYS.REQ.SERVER.PING" if page == "STATSZ" else f"$SYS.REQ.SERVER.PING.{page}"
+    return await _ask_all(client, subject, options, timeout_s=timeout_s, expect=expect)
+
+
+async def ask_accounts(
+    client: Client, options: Mapping[str, Any] | None = None, *, timeout_s: float
+) -> list[SystemAnswer]:
+    """Request the statistics of all accounts (STATZ) from all servers. Raises what `ask_servers` raises."""
+    return await _ask_all(client, "$SYS.REQ.ACCOUNT.PING.STATZ", options, timeout_s=timeout_s, expect=0)
+
+
+async def _ask_all(
+    client: Client, subject: str, options: Mapping[str, Any] | None, *, timeout_s: float, expect: int
+) -> list[SystemAnswer]:
     started = time.monotonic()
     found: list[SystemAnswer] = []
     answers = client.request_many(

@@ -1,11 +1,11 @@
-"""`penstock stream add|edit|copy|rm|purge|seal|cluster`."""
+"""`penstock stream add|edit|copy|rm|purge|seal`."""
 
 from __future__ import annotations
 
 from msgspec import structs
 
 from penstock.cli.framework.command_parser import UsageError
-from penstock.cli.framework.command_run import CommandFailed, CommandRun, ask_text
+from penstock.cli.framework.command_run import CommandRun, ask_text
 from penstock.cli.framework.command_table import Argument, Option
 from penstock.cli.framework.editing import INTERACTIVE, edited_config
 from penstock.cli.framework.value_kinds import path, whole
@@ -23,13 +23,13 @@ from penstock.cli.streams.stream_settings import (
 from penstock.client import JetStream, StreamConfig
 from penstock.client.config import to_wire
 from penstock.client.conflicts import differences
-from penstock.protocol.api import LeaderStepDownRequest, PeerRemoveRequest, Placement, SuccessResponse
 
 DEFAULTS = Option(names=("--defaults",), convert=bool, help="Take defaults for all that was not given")
 DRY_RUN = Option(names=("--dry-run",), convert=bool, help="Show what would change, and change nothing")
 
 
-async def _show(run: CommandRun, js: JetStream, name: str) -> None:
+async def show_one(run: CommandRun, js: JetStream, name: str) -> None:
+    """Print a stream as it is now."""
     info = await stream_info_of(js, name)
     if run.output.as_json:
         run.output.json(info)
@@ -79,7 +79,7 @@ async def add(run: CommandRun) -> None:
     async with run.jetstream() as js:
         await js.create_stream(made)
         run.output.note(f"Stream {name} was created\n")
-        await _show(run, js, name)
+        await show_one(run, js, name)
 
 
 async def _only_checked(run: CommandRun, config: StreamConfig) -> bool:
@@ -146,7 +146,7 @@ async def edit(run: CommandRun) -> None:
         run.confirm(f"Really edit stream {name}?", force=run.values.flag("force"))
         await js.update_stream(wanted)
         run.output.note(f"Stream {name} was updated\n")
-        await _show(run, js, name)
+        await show_one(run, js, name)
 
 
 @STREAM.command(
@@ -169,7 +169,7 @@ async def copy(run: CommandRun) -> None:
         changed = change_config({**config, "name": name}, values)
         await js.create_stream(checked_config(changed))
         run.output.note(f"Stream {name} was created\n")
-        await _show(run, js, name)
+        await show_one(run, js, name)
 
 
 def _of_user(config: StreamConfig) -> StreamConfig:
@@ -232,54 +232,4 @@ async def seal(run: CommandRun) -> None:
         name = await stream_name(run, js)
         run.confirm(f"Really seal stream {name}? It can't be undone.", force=run.values.flag("force"))
         await js.update_stream(name, sealed=True)
-        await _show(run, js, name)
-
-
-CLUSTER = STREAM.group("cluster", "Manage the replicas of a stream.", aliases=("c",))
-
-
-@CLUSTER.command(
-    "step-down",
-    "Let the leader of a stream step down, and another be elected.",
-    arguments=(STREAM_NAME,),
-    options=(
-        Option(names=("--preferred",), metavar="SERVER", help="The server that should lead"),
-        FORCE,
-    ),
-    aliases=("stepdown", "sd", "elect", "down", "d"),
-)
-async def step_down(run: CommandRun) -> None:
-    async with run.jetstream() as js:
-        name = await stream_name(run, js)
-        info = await stream_info_of(js, name)
-        if info.cluster is None or not info.cluster.replicas:
-            raise CommandFailed(f"stream {name!r} has one replica, so no other server can lead it")
-        if not info.cluster.leader and not run.values.flag("force"):
-            raise CommandFailed(f"stream {name!r} has no leader now; --force sends the request nevertheless")
-        preferred = run.values.text("preferred")
-        request = LeaderStepDownRequest(placement=Placement(preferred=preferred)) if preferred else None
-        await js.call(SuccessResponse, f"STREAM.LEADER.STEPDOWN.{name}", request)
-        run.output.note(f"the leader of {name}, {info.cluster.leader}, steps down")
-        await _show(run, js, name)
-
-
-@CLUSTER.command(
-    "peer-remove",
-    "Remove a server from the replicas of a stream; another takes its place.",
-    arguments=(STREAM_NAME, Argument(name="peer", help="Name of the server", required=False)),
-    options=(FORCE,),
-    aliases=("pr",),
-)
-async def peer_remove(run: CommandRun) -> None:
-    async with run.jetstream() as js:
-        name = await stream_name(run, js)
-        info = await stream_info_of(js, name)
-        if info.cluster is None or not info.cluster.replicas:
-            raise CommandFailed(f"stream {name!r} has one replica, which can't be removed")
-        peers = [info.cluster.leader, *(one.name for one in info.cluster.replicas)]
-        peer = run.values.text("peer") or run.choose("peer", [one for one in peers if one])
-        if peer not in peers and not run.values.flag("force"):
-            raise CommandFailed(f"{peer!r} is no replica of stream {name!r}; these are {', '.join(peers)}")
-        run.confirm(f"Really remove {peer} from stream {name}?", force=run.values.flag("force"))
-        await js.call(SuccessResponse, f"STREAM.PEER.REMOVE.{name}", PeerRemoveRequest(peer=peer))
-        run.output.note(f"requested the removal of {peer} from {name}")
+        await show_one(run, js, name)

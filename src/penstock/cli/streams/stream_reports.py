@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,15 +22,15 @@ from penstock.cli.streams.stream_group import (
     stream_name,
 )
 from penstock.cli.streams.stream_pages import show_state, show_stream, show_streams
+from penstock.client import JetStream
 from penstock.protocol.api import ApiStreamInfo
 
 NAMES = Option(names=("--names", "-n"), convert=bool, help="Show names only")
 
 
-async def _visible(run: CommandRun, subject: str) -> list[ApiStreamInfo]:
+async def _visible(run: CommandRun, js: JetStream, subject: str) -> list[ApiStreamInfo]:
     """Streams, without those of buckets unless --all is given, by name."""
-    async with run.jetstream() as js:
-        found = [info async for info in all_streams(js, subject)]
+    found = [info async for info in all_streams(js, subject)]
     if not run.values.flag("all"):
         found = [info for info in found if not info.config.name.startswith(HIDDEN_PREFIXES)]
     return sorted(found, key=lambda info: info.config.name)
@@ -47,7 +47,8 @@ async def _visible(run: CommandRun, subject: str) -> list[ApiStreamInfo]:
     aliases=("list", "l"),
 )
 async def list_streams(run: CommandRun) -> None:
-    found = await _visible(run, run.values.text("subject"))
+    async with run.jetstream() as js:
+        found = await _visible(run, js, run.values.text("subject"))
     _print(run, found)
 
 
@@ -150,7 +151,8 @@ _ORDERS: tuple[tuple[str, Callable[[ApiStreamInfo], Any]], ...] = (
     ),
 )
 async def report(run: CommandRun) -> None:
-    found = await _visible(run, run.values.text("subject"))
+    async with run.jetstream() as js:
+        found = await _visible(run, js, run.values.text("subject"))
     cluster = run.values.text("cluster")
     if cluster:
         found = [one for one in found if one.cluster is not None and one.cluster.name == cluster]
@@ -216,35 +218,45 @@ def replicas_text(info: ApiStreamInfo) -> str:
     return ", ".join(sorted(peers))
 
 
+STREAM_CRITERIA = (
+    Option(names=("--server-name",), metavar="REGEX", help="On a server with a matching name"),
+    Option(names=("--cluster",), metavar="REGEX", help="In a cluster with a matching name"),
+    Option(names=("--empty",), convert=bool, help="Without messages"),
+    Option(names=("--idle",), convert=seconds, help="Without new messages for so long"),
+    Option(names=("--created",), convert=seconds, help="Created longer ago than that"),
+    Option(names=("--consumers",), convert=whole, help="With fewer consumers"),
+    Option(names=("--subject",), help="With subjects that overlap it"),
+    Option(names=("--replicas",), convert=whole, help="With so many replicas or fewer"),
+    Option(names=("--sourced",), convert=bool, help="With sources"),
+    Option(names=("--mirrored",), convert=bool, help="That are mirrors"),
+    Option(names=("--leader",), metavar="SERVER", help="Led by this server"),
+    Option(names=("--api-level",), convert=whole, help="That need this level of the API or a higher one"),
+    Option(names=("--invert",), convert=bool, negatable=True, help="Those that don't meet the criteria"),
+    ALL_STREAMS,
+)
+
+
 @STREAM.command(
     "find",
     "Find streams by criteria.",
-    options=(
-        Option(names=("--server-name",), metavar="REGEX", help="On a server with a matching name"),
-        Option(names=("--cluster",), metavar="REGEX", help="In a cluster with a matching name"),
-        Option(names=("--empty",), convert=bool, help="Without messages"),
-        Option(names=("--idle",), convert=seconds, help="Without new messages for so long"),
-        Option(names=("--created",), convert=seconds, help="Created longer ago than that"),
-        Option(names=("--consumers",), convert=whole, help="With fewer consumers"),
-        Option(names=("--subject",), help="With subjects that overlap it"),
-        Option(names=("--replicas",), convert=whole, help="With so many replicas or fewer"),
-        Option(names=("--sourced",), convert=bool, help="With sources"),
-        Option(names=("--mirrored",), convert=bool, help="That are mirrors"),
-        Option(names=("--leader",), metavar="SERVER", help="Led by this server"),
-        NAMES,
-        Option(names=("--invert",), convert=bool, negatable=True, help="Those that don't meet the criteria"),
-        ALL_STREAMS,
-    ),
+    options=(*STREAM_CRITERIA, NAMES),
     aliases=("query",),
     details="Streams that meet all criteria are listed. With --invert, those that miss one.",
 )
 async def find(run: CommandRun) -> None:
+    async with run.jetstream() as js:
+        found = await matching_streams(run, js)
+    _print(run, found)
+
+
+async def matching_streams(run: CommandRun, js: JetStream) -> list[ApiStreamInfo]:
+    """Streams that meet all of STREAM_CRITERIA that were given; with --invert, those that miss one."""
     values = run.values
     invert = values.flag("invert")
-    found = await _visible(run, "" if invert else values.text("subject"))
+    found = await _visible(run, js, "" if invert else values.text("subject"))
     overlapping = set()
     if invert and values.given("subject"):
-        overlapping = {one.config.name for one in await _visible(run, values.text("subject"))}
+        overlapping = {one.config.name for one in await _visible(run, js, values.text("subject"))}
     now = datetime.now(UTC)
 
     def meets(info: ApiStreamInfo) -> bool:
@@ -252,7 +264,7 @@ async def find(run: CommandRun) -> None:
             return False
         return _meets(run, info, now)
 
-    _print(run, [one for one in found if meets(one) is not invert])
+    return [one for one in found if meets(one) is not invert]
 
 
 def _meets(run: CommandRun, info: ApiStreamInfo, now: datetime) -> bool:
@@ -270,11 +282,18 @@ def _meets(run: CommandRun, info: ApiStreamInfo, now: datetime) -> bool:
         "sourced": lambda: bool(config.sources),
         "mirrored": lambda: config.mirror is not None,
         "leader": lambda: cluster is not None and cluster.leader == values.text("leader"),
+        "api-level": lambda: required_level(config.metadata) >= values.number("api-level"),
     }
     try:
         return all(check() for name, check in checks.items() if values.given(name))
     except re.error as error:
         raise CommandFailed(f"not a regular expression: {error}") from None
+
+
+def required_level(metadata: Mapping[str, str] | None) -> int:
+    """The level of the API that a server must have for a stream or a consumer, by its metadata."""
+    found = (metadata or {}).get("_nats.req.level", "0")
+    return int(found) if found.isdecimal() else 0
 
 
 def _age_s(time: str, now: datetime) -> float:
