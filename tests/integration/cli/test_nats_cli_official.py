@@ -1,19 +1,21 @@
-"""Backups and restores by the `nats` command line, against both servers.
+"""The `nats` command line against both servers: backups and restores, and its daily uses.
 
-It asks for a snapshot, waits for the response and only then subscribes to the deliver subject, which its
-inbox for all answers covers by a wildcard all the time.
+For a backup it asks for a snapshot, waits for the response and only then subscribes to the deliver subject,
+which its inbox for all answers covers by a wildcard all the time.
 """
 
 from __future__ import annotations
 
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.nats_cli import nats_cli, run_nats
+from tests.support.nats_cli import RUN_TIMEOUT_S, nats_cli, run_nats
 from tests.support.nats_servers import KINDS, AnyServer, running_server
+from tests.support.official_uses import USES, without_changing
 from tests.support.rawnats import RawNats
 from tests.support.transfers import contents, stored
 
@@ -82,3 +84,21 @@ def test_an_account_backed_up_by_the_command_line_is_restored_by_it(
     run_nats(server.url, "account", "restore", str(tmp_path / "backup"))
     assert {name: facts(nats, name) for name in SIZES} == before
     nats.close()
+
+
+def test_daily_uses_of_the_command_line_print_the_same_on_both_servers(
+    urls: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "file.txt").write_text("contents of a file\n")
+    for line in USES.strip().splitlines():
+        text, _, status = line.partition(" => ")
+        words = [word.format(home=tmp_path) for word in text.split()]
+        printed = {}
+        for kind, url in urls.items():
+            done = subprocess.run(
+                [nats_cli(), "--server", url, "--no-context", "--timeout", "10s", *words],
+                capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            assert done.returncode == int(status or 0), f"{kind}: nats {line}\n{done.stdout}{done.stderr}"
+            printed[kind] = without_changing(done.stdout + done.stderr)
+        assert printed["penstock"] == printed["official"], f"nats {line}"
