@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import CommandGroup, Option
 from penstock.cli.framework.value_texts import duration_text, rate_text, size_text, whole_text
@@ -11,6 +14,7 @@ from penstock.cli.reports.graph_screen import GRAPH_DETAILS, GRAPH_OPTIONS, show
 from penstock.cli.reports.line_graphs import GraphSeries
 from penstock.cli.reports.server_tables import SERVER_KEYS, page_sections, server_table
 from penstock.cli.reports.system_requests import ask_server, ask_servers
+from penstock.cli.reports.watch_tables import jetstream_rows
 from penstock.cli.server_account_commands import ACCOUNT
 from penstock.cli.server_check_commands import CHECK
 from penstock.cli.server_cluster_commands import CLUSTER
@@ -107,25 +111,47 @@ SERVER_SERIES = (
 )
 
 
+JETSTREAM_SERIES = (
+    GraphSeries("Memory", "memory", size_text),
+    GraphSeries("File", "storage", size_text),
+    GraphSeries("API Requests", "api_total", rate_text, rate=True),
+    GraphSeries("API Errors", "api_errors", rate_text, rate=True),
+    GraphSeries("Pending", "pending", whole_text),
+)
+
+
 @SERVER.command(
     "graph",
     "Draw the load of a server, until interrupted.",
     arguments=(ANY_SERVER,),
-    options=GRAPH_OPTIONS,
+    options=(
+        Option(names=("--jetstream",), convert=bool, help="Draw JetStream of the server"),
+        *GRAPH_OPTIONS,
+    ),
     details=f"{SYSTEM_ACCOUNT} {GRAPH_DETAILS}",
     until_interrupted=True,
 )
 async def graph(run: CommandRun) -> None:
-    """Draw numbers of the VARZ page."""
+    """Draw numbers of the VARZ page, or of the JetStream part of STATSZ."""
+    jetstream = run.values.flag("jetstream")
+    series = JETSTREAM_SERIES if jetstream else SERVER_SERIES
     async with run.connect() as client:
         target = await server_id(client, run)
-        first = await ask_server(client, target, "VARZ", timeout_s=run.settings.timeout_s)
+        timeout_s = run.settings.timeout_s
+        first = await ask_server(client, target, "VARZ", timeout_s=timeout_s)
 
         async def sample() -> dict[str, float]:
-            page = (await ask_server(client, target, "VARZ", timeout_s=run.settings.timeout_s)).data
-            return {one.key: float(page.get(one.key, 0)) for one in SERVER_SERIES}
+            answer = await ask_server(client, target, "STATSZ" if jetstream else "VARZ", timeout_s=timeout_s)
+            page: Mapping[str, Any] = answer.data
+            if jetstream:
+                found = jetstream_rows([answer])
+                if not found:
+                    raise CommandFailed(f"server {first.server_name} has no JetStream")
+                page = found[0]
+            return {one.key: float(page.get(one.key, 0)) for one in series}
 
-        await show_graphs(run, f"Server {first.server_name}", SERVER_SERIES, sample)
+        title = f"JetStream of server {first.server_name}" if jetstream else f"Server {first.server_name}"
+        await show_graphs(run, title, series, sample)
 
 
 @SERVER.command(

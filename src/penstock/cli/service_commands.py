@@ -14,6 +14,8 @@ from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, CommandGroup, Option
 from penstock.cli.framework.value_kinds import count, header
 from penstock.cli.framework.value_texts import duration_text, number_text, time_text
+from penstock.cli.messaging.templates import expanded
+from penstock.cli.messaging.translation import TRANSLATE, translated
 from penstock.client import Client, EndpointInfo, ServiceInfo, ServiceMsg, ServiceStats
 
 SERVICE = CommandGroup("service", "Discover services and send requests to them.", aliases=("micro",))
@@ -143,6 +145,13 @@ async def ping(run: CommandRun) -> None:
         Option(names=("--raw", "-r"), convert=bool, help="Show only the payload of the answer"),
         Option(names=("--count",), convert=count, default=1, help="Send it so many times"),
         Option(names=("--force-stdin",), convert=bool, help="Read the request from stdin"),
+        TRANSLATE,
+        Option(
+            names=("--templates",),
+            convert=bool,
+            negatable=True,
+            help="Replace templates such as {{Count}} in the payload argument (default)",
+        ),
     ),
     aliases=("req",),
     examples=("service request orders total '{\"customer\": 7}'",),
@@ -150,12 +159,15 @@ async def ping(run: CommandRun) -> None:
 async def request(run: CommandRun) -> None:
     """Find the subject of the endpoint, send the request and print the answer."""
     values = run.values
-    payload = values.text("payload").encode("utf-8", "surrogateescape")
-    if values.flag("force-stdin") or (values.value("payload") is None and not sys.stdin.isatty()):
-        payload = sys.stdin.buffer.read()
+    from_stdin = values.flag("force-stdin") or (values.value("payload") is None and not sys.stdin.isatty())
+    replaced = values.flag("templates", default=True) and not from_stdin
+    given = values.text("payload").encode("utf-8", "surrogateescape")
+    payload = sys.stdin.buffer.read() if from_stdin else given
     async with run.connect() as client:
         endpoint = await _find_endpoint(run, client, values.text("service"), values.text("endpoint"))
-        for _ in range(values.number("count")):
+        for number in range(1, values.number("count") + 1):
+            if replaced:
+                payload = expanded(values.text("payload"), number).encode("utf-8", "surrogateescape")
             started = time.perf_counter()
             answer = await client.services().request(
                 endpoint.subject, payload, timeout=run.settings.timeout_s, headers=values.pairs("header")
@@ -172,7 +184,7 @@ async def request(run: CommandRun) -> None:
                 for name in answer.headers:
                     run.output.line("\n".join(f"{name}: {one}" for one in answer.headers.get_all(name)))
                 run.output.line()
-            run.output.raw(answer.data)
+            run.output.raw(await translated(answer.data, values.text("translate")))
             run.output.line()
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.bucket_options import COUNT
 from penstock.cli.framework.command_run import CommandRun
 from penstock.cli.framework.command_table import Argument, Command, Option
-from penstock.cli.framework.value_kinds import count, seconds
+from penstock.cli.framework.value_kinds import count, path, seconds
 from penstock.cli.framework.value_texts import number_text, size_text
 from penstock.cli.reports.system_requests import ask_server, find_server
 from penstock.errors import MisuseError
@@ -71,22 +74,65 @@ class TopSample:
         )
         return "  ".join(parts)
 
-    def rows(self, *, raw: bool) -> list[tuple[object, ...]]:
-        """The connections. raw: bytes as numbers."""
+    def rows(self, *, raw: bool, subs: bool, hosts: Mapping[str, str]) -> list[tuple[object, ...]]:
+        """The connections. raw: bytes as numbers. subs: with the subjects of subscriptions. hosts: names of
+        addresses."""
         shown = number_text if raw else size_text
+
+        def host(one: Page) -> str:
+            address = str(one.get("ip"))
+            return f"{hosts.get(address, address)}:{one.get('port')}"
+
         return [
-            (f"{one.get('ip')}:{one.get('port')}", one.get("cid", 0), one.get("name", ""),
+            (host(one), one.get("cid", 0), one.get("name", ""),
              one.get("account", ""), number_text(one.get("subscriptions", 0)),
              shown(one.get("pending_bytes", 0)), number_text(one.get("out_msgs", 0)),
              number_text(one.get("in_msgs", 0)), shown(one.get("out_bytes", 0)),
              shown(one.get("in_bytes", 0)),
-             one.get("lang", ""), one.get("version", ""), one.get("uptime", ""), one.get("last_activity", ""))
+             one.get("lang", ""), one.get("version", ""), one.get("uptime", ""), one.get("last_activity", ""),
+             *((", ".join(one.get("subscriptions_list") or []),) if subs else ()))
             for one in self.connz.get("connections") or []
         ]  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         """The sample for `--json`."""
         return {"varz": self.varz, "connz": self.connz, "rates": self.rates}
+
+
+class TopView:
+    """How the options of the command show a sample. Names of hosts are looked up once."""
+
+    def __init__(self, run: CommandRun) -> None:
+        self._values = run.values
+        self._hosts: dict[str, str] = {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*COLUMNS, "Subscriptions") if self._values.flag("subs") else COLUMNS
+
+    async def look_up(self, sample: TopSample) -> None:
+        """Ask for the names of new addresses, with --lookup; one without a name stays as it is."""
+        if not self._values.flag("lookup"):
+            return
+        addresses = {str(one.get("ip")) for one in sample.connz.get("connections") or []}
+        for address in addresses - self._hosts.keys():
+            try:
+                name, _ = await asyncio.get_running_loop().getnameinfo((address, 0))
+            except OSError:
+                name = address
+            self._hosts[address] = name
+
+    def rows(self, sample: TopSample) -> list[tuple[object, ...]]:
+        values = self._values
+        return sample.rows(raw=values.flag("raw"), subs=values.flag("subs"), hosts=self._hosts)
+
+    def delimited(self, sample: TopSample, delimiter: str) -> str:
+        """The connections as lines of values with a delimiter between, those with one in quotes."""
+        out = io.StringIO()
+        writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows(sample))
+        return out.getvalue()
 
 
 async def _sample(run: CommandRun, client: Client, server_id: str, before: TopSample | None) -> TopSample:
@@ -106,58 +152,86 @@ async def _top(run: CommandRun) -> None:
     left = run.values.number("max-refresh") or run.values.number("count")
     if not run.output.is_terminal and not run.output.as_json:
         left = left or 1
+    view = TopView(run)
     async with run.connect() as client:
         found = await find_server(client, run.values.text("name"), timeout_s=run.settings.timeout_s)
         server_id = str(found.server.get("id"))
-        if run.output.is_terminal and not run.output.as_json:
-            await _show_live(run, client, server_id, interval_s, left)
+        target = run.values.path("output")
+        if target is not None:
+            await _save(run, view, await _sample(run, client, server_id, None), target)
+            return
+        if run.output.is_terminal and not run.output.as_json and not run.values.text("delimiter"):
+            await _show_live(run, view, client, server_id, interval_s, left)
             return
         sample = None
         while True:
             sample = await _sample(run, client, server_id, sample)
-            _print(run, sample)
+            await _print(run, view, sample)
             left -= 1
             if left == 0:
                 return
             await asyncio.sleep(interval_s)
 
 
-def _print(run: CommandRun, sample: TopSample) -> None:
+async def _save(run: CommandRun, view: TopView, sample: TopSample, target: Path) -> None:
+    """Write a sample to a file, as it would be printed."""
+    with run.output.captured() as page:
+        await _print(run, view, sample)
+    await asyncio.to_thread(target.write_text, page.getvalue(), encoding="utf-8")
+    run.output.note(f"wrote the connections of {sample.varz.get('server_name', '')} to {target}")
+
+
+async def _print(run: CommandRun, view: TopView, sample: TopSample) -> None:
     if run.output.as_json:
         run.output.json_line(sample.as_json())
         return
-    run.output.line("\n".join(sample.head()))
-    run.output.table(COLUMNS, sample.rows(raw=run.values.flag("raw")), numbers=NUMBERS)
+    await view.look_up(sample)
+    if run.values.text("delimiter"):
+        run.output.text(view.delimited(sample, run.values.text("delimiter")))
+    else:
+        run.output.line("\n".join(sample.head()))
+        run.output.table(view.columns, view.rows(sample), numbers=NUMBERS)
     run.output.flush()
 
 
-async def _show_live(run: CommandRun, client: Client, server_id: str, interval_s: float, left: int) -> None:
+async def _show_live(
+    run: CommandRun, view: TopView, client: Client, server_id: str, interval_s: float, left: int
+) -> None:
     """Redraw the screen until interrupted, or until it was drawn `left` times."""
     from rich.live import Live
 
     sample = await _sample(run, client, server_id, None)
-    with Live(_screen(run, sample), console=run.output.console(), screen=True, auto_refresh=False) as live:
+    await view.look_up(sample)
+    with Live(_screen(view, sample), console=run.output.console(), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen(run, sample), refresh=True)
+            live.update(_screen(view, sample), refresh=True)
             left -= 1
             if left == 0:
                 return
             await asyncio.sleep(interval_s)
             sample = await _sample(run, client, server_id, sample)
+            await view.look_up(sample)
 
 
-def _screen(run: CommandRun, sample: TopSample) -> RenderableType:
+def _screen(view: TopView, sample: TopSample) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     right = NUMBERS.split(",")
-    for name in COLUMNS:
+    for name in view.columns:
         table.add_column(Text(name), justify="right" if name in right else "left", no_wrap=True)
-    for row in sample.rows(raw=run.values.flag("raw")):
+    for row in view.rows(sample):
         table.add_row(*(Text(str(cell)) for cell in row))
     return Group(*(Text(line) for line in sample.head()), Text(""), table)
+
+
+def _delimiter(text: str) -> str:
+    found = text.replace("\\t", "\t")
+    if len(found) != 1:
+        raise ValueError(f"a delimiter is one character, or \\t, not {text!r}")
+    return found
 
 
 TOP = Command(
@@ -172,7 +246,12 @@ TOP = Command(
         Option(names=("--interval", "-d"), convert=seconds, default=1.0, help="How often to refresh"),
         Option(names=("--sort",), choices=SORTS, default="cid", metavar="KEY", help="Sort by"),
         Option(names=("--raw", "-b"), convert=bool, help="Show bytes as numbers"),
-        Option(names=("--subs",), convert=bool, help="With --json: the subscriptions as well"),
+        Option(names=("--subs",), convert=bool, help="Show the subjects of subscriptions as well"),
+        Option(names=("--lookup",), convert=bool, help="Show names of hosts, from DNS"),
+        Option(names=("--output", "-o"), convert=path, metavar="FILE", help="Write it once, to a file"),
+        Option(
+            names=("--delimiter",), convert=_delimiter, help="Print values with this character between them"
+        ),
         Option(names=("--max-refresh", "-r"), convert=count, help="End after so many refreshes"),
         COUNT,
     ),

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, Command, Option
 from penstock.cli.framework.value_kinds import header
-from penstock.cli.framework.value_texts import duration_text
+from penstock.cli.framework.value_texts import duration_text, time_text
 from penstock.cli.reports.system_requests import decode_page
 from penstock.errors import MisuseError, PermissionsError, RequestTimeoutError
 from penstock.protocol.durations import parse_time
@@ -33,8 +33,11 @@ def hop_of(report: Report) -> str:
     return str(values[0]) if values else ""
 
 
-def trace_lines(reports: list[Report]) -> list[str]:
-    """Reports as an indented tree, in the order of their hops."""
+def trace_lines(reports: list[Report], *, timestamps: bool = False) -> list[str]:
+    """Reports as an indented tree, in the order of their hops.
+
+    timestamps: the time of each event as its server says it, and not how long after the first one.
+    """
     lines: list[str] = []
     start_ns: int | None = None
     for report in sorted(reports, key=lambda one: [int(part) for part in hop_of(one).split(".") if part]):
@@ -49,7 +52,8 @@ def trace_lines(reports: list[Report]) -> list[str]:
             if event.get("type") == "in":
                 text += f" server: {server.get('name', '')}{cluster}"
             indent = "    " * depth + ("" if event.get("type") == "in" else "  ")
-            lines.append(f"[+{took}] {indent}{text}")
+            when = time_text(str(event.get("ts", ""))) if timestamps else f"+{took}"
+            lines.append(f"[{when}] {indent}{text}")
     return lines
 
 
@@ -106,7 +110,7 @@ async def _trace(run: CommandRun) -> None:
         return
     how = " and delivering it" if values.flag("deliver") else " without delivering it"
     run.output.line(f"Tracing message route to subject {subject}{how}\n")
-    run.output.line("\n".join(trace_lines(reports)))
+    run.output.line("\n".join(trace_lines(reports, timestamps=values.flag("timestamp"))))
     egress = [event for one in reports for event in one.get("events") or [] if event.get("type") == "eg"]
     stored = [event for one in reports for event in one.get("events") or [] if event.get("type") == "js"]
     run.output.line(f"\n{len(egress)} deliveries, {len(stored)} streams, {len(reports)} servers")
@@ -131,6 +135,7 @@ TRACE = Command(
     ),
     options=(
         Option(names=("--deliver",), convert=bool, help="Also deliver the message"),
+        Option(names=("--timestamp", "-T"), convert=bool, help="Show the times of events"),
         Option(names=("--header", "-H"), convert=header, repeated=True, help="Add a header"),
     ),
     examples=("trace orders.new", "trace orders.new '{}' --deliver"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -140,6 +142,27 @@ def test_top_shows_connections_and_rates(shells: Shells) -> None:
     assert shells.admin.run("top", "--interval", "1ms").status == 2
 
 
+def test_top_writes_files_and_shows_subscriptions_and_names_of_hosts(shells: Shells, tmp_path: Path) -> None:
+    client = RawNats(shells.port, user="app", name="mine", **{"pass": "pw"})
+    with closing(client):
+        client.subscribe("orders.new", 1)
+        client.flush()
+        saved = tmp_path / "top.txt"
+        ran = shells.admin.ok("top", "--output", str(saved), "--subs")
+        assert (ran.text, str(saved) in ran.err) == ("", True)
+        assert "Server: s1" in saved.read_text()
+        assert "orders.new" in saved.read_text()
+        rows = list(csv.DictReader(shells.admin.ok("top", "--delimiter", ",", "--subs").text.splitlines()))
+        (row,) = [one for one in rows if one["Name"] == "mine"]
+        assert (row["Account"], row["Subs"], row["Subscriptions"]) == ("APP", "1", "orders.new")
+        assert row["Host"].startswith("127.0.0.1:")
+        (named,) = csv.DictReader(shells.admin.ok("top", "--delimiter", "\\t", "--lookup", "-n", "1").text
+                                  .splitlines(), delimiter="\t")  # fmt: skip
+        assert not named["Host"].startswith("127.0.0.1:")
+    wrong = shells.admin.run("top", "--delimiter", ", ")
+    assert (wrong.status, "one character" in wrong.err) == (2, True)
+
+
 def test_a_message_is_traced_to_subscriptions_and_streams(shells: Shells) -> None:
     client = RawNats(shells.port, user="app", name="mine", **{"pass": "pw"})
     with closing(client):
@@ -151,6 +174,8 @@ def test_a_message_is_traced_to_subscriptions_and_streams(shells: Shells) -> Non
         assert "subject: orders.new server: s1" in text
         assert "JetStream stream: ORDERS" in text
         assert "1 deliveries, 1 streams, 1 servers" in text
+        timed = shells.app.ok("trace", "orders.new", "hello", "--timestamp").text
+        assert re.search(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", timed, re.M), timed
         assert shells.app.json("kv", "ls") == []
         stored = client.request("$JS.API.STREAM.INFO.ORDERS")["state"]["messages"]
         assert stored == 0

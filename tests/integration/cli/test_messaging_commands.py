@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.command_runs import CommandShell
 from tests.support.nats_cli import run_nats
 
 pytestmark = pytest.mark.feature("cli.commands")
@@ -129,6 +130,15 @@ def test_a_replier_answers_requests(run: CommandLine) -> None:
     assert "Sending request" in got.err and "Received with rtt" in got.err
     assert run("req", "time.x", "later", "--raw").out == "later: 2\n"
     assert 'Received on subject "time.x":' in reply.end()
+
+
+def test_each_line_of_an_input_is_a_request(url: str, tmp_path: Path) -> None:
+    shell = CommandShell(tmp_path, url)
+    reply = Started(url, "reply", "lines", "--echo", "--count", "3")
+    ran = shell.ok("req", "lines", "--send-on", "newline", "--raw", stdin=b"one\ntwo {{Count}}\n")
+    assert ran.text == "one\ntwo {{Count}}\n"
+    assert shell.ok("req", "lines", "--raw", stdin=b"one\ntwo").text == "one\ntwo\n"
+    reply.end()
 
 
 def test_a_replier_echoes_or_runs_a_command(run: CommandLine) -> None:

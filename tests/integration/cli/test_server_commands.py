@@ -103,6 +103,13 @@ def test_profiles_are_those_of_go(shells: Shells, kind: str, tmp_path: Path) -> 
         assert "py-spy record" in ran.err, ran.err
 
 
+def test_jetstream_of_a_server_is_drawn(shells: Shells) -> None:
+    shells.app.ok("kv", "add", "B")
+    drawn = shells.admin.json("server", "graph", "s1", "--jetstream", "--max-refresh", "1")
+    assert set(drawn["values"]) == {"Memory", "File", "API Requests", "API Errors", "Pending"}
+    assert "JetStream of server s1" in shells.admin.ok("server", "graph", "s1", "--jetstream").text
+
+
 def test_requests_to_the_api_are_counted(shells: Shells, kind: str) -> None:
     words = ("server", "watch", "api", "requests", "--interval", "300ms", "--max-refresh", "20", "--json")
     watching = shells.app.start(*words)

@@ -53,6 +53,10 @@ def test_a_demo_service_is_discovered_asked_and_counted(shell: CommandShell) -> 
     (stats,) = shell.json("service", "stats", "demo")
     assert stats["endpoints"][0]["num_requests"] == 3
     assert "demo Service Statistics" in shell.ok("service", "stats", "demo").text
+    words = ("service", "request", "demo", "echo", "{{Count}}", "--count", "2", "--raw")
+    assert shell.ok(*words).text == "1\n2\n"
+    assert shell.ok(*words[:4], "a {{Count}}", "--no-templates", "--raw").text == "a {{Count}}\n"
+    assert shell.ok(*words[:4], "abc", "--raw", "--translate", "tr a-z A-Z").text == "ABC\n"
     wrong = shell.run("service", "request", "demo", "nothing", "x")
     assert (wrong.status, "its endpoints: echo" in wrong.err) == (1, True)
 

@@ -81,6 +81,10 @@ class CommandOutput:
         """A line of the result."""
         self._out.write(text + "\n")
 
+    def text(self, text: str) -> None:
+        """Lines of the result, with their ends."""
+        self._out.write(text)
+
     def raw(self, data: bytes) -> None:
         """Bytes of the result, such as a payload."""
         self._out.flush()

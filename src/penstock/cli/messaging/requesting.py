@@ -10,25 +10,51 @@ from penstock.cli.framework.command_run import CommandFailed, CommandRun
 from penstock.cli.framework.command_table import Argument, Command, Option
 from penstock.cli.framework.value_kinds import count, seconds, whole
 from penstock.cli.framework.value_texts import duration_text
-from penstock.cli.messaging.bodies import FORCE_STDIN, HEADER, TEMPLATES, TEMPLATES_HELP, whole_input
+from penstock.cli.messaging.bodies import (
+    FORCE_STDIN,
+    HEADER,
+    TEMPLATES,
+    TEMPLATES_HELP,
+    lines_of,
+    whole_input,
+)
 from penstock.cli.messaging.message_texts import header_lines, message_object
 from penstock.cli.messaging.templates import expanded
 from penstock.cli.messaging.translation import TRANSLATE, translated
 from penstock.client import Client, Headers, Msg
 
+SEND_ON = Option(
+    names=("--send-on",),
+    choices=("eof", "newline"),
+    default="eof",
+    help="newline: each line of stdin is a request",
+)
+
 
 async def _request(run: CommandRun) -> None:
     values = run.values
-    body = values.text("body")
-    if values.flag("force-stdin") or (not values.given("body") and not sys.stdin.isatty()):
-        body = (await whole_input(sys.stdin.buffer)).decode("utf-8", "surrogateescape")
     headers = Headers(values.value("header"))
-    replaced = values.flag("templates", default=True) and values.given("body")
     async with run.connect() as client:
+        if values.flag("force-stdin") or (not values.given("body") and not sys.stdin.isatty()):
+            async for payload in _payloads(run):
+                for _ in range(values.number("count")):
+                    await _one(run, client, values.text("subject"), payload, headers)
+            return
+        replaced = values.flag("templates", default=True) and values.given("body")
         for number in range(1, values.number("count") + 1):
             subject = expanded(values.text("subject"), number) if replaced else values.text("subject")
-            text = expanded(body, number) if replaced else body
+            text = expanded(values.text("body"), number) if replaced else values.text("body")
             await _one(run, client, subject, text.encode("utf-8", "surrogateescape"), headers)
+
+
+async def _payloads(run: CommandRun) -> AsyncIterator[bytes]:
+    """The requests on stdin: each line, or all of it."""
+    if run.values.text("send-on") == "newline":
+        async for lines, _ in lines_of(sys.stdin.buffer):
+            for line in lines:
+                yield line
+    else:
+        yield await whole_input(sys.stdin.buffer)
 
 
 async def _one(run: CommandRun, client: Client, subject: str, payload: bytes, headers: Headers) -> None:
@@ -105,6 +131,7 @@ REQ = Command(
         Option(names=("--wait-for-empty",), convert=bool, help="Wait for replies until an empty one"),
         TRANSLATE,
         FORCE_STDIN,
+        SEND_ON,
         TEMPLATES,
     ),
     aliases=("request",),
