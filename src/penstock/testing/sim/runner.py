@@ -72,7 +72,7 @@ _HASTY_DANGER = _STUMBLING_DANGER = 4
 _STUMBLING_REORDER_RATE = 0.6
 SHRINK_RUNS = 150
 
-ROUNDS_MORE = 4
+ROUNDS_MORE = 7
 """Bursts of publishes at the end of a run."""
 
 
