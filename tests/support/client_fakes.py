@@ -56,8 +56,9 @@ class RecordingOwner:
         self.texts: list[str] = []
         self.lost: list[Exception | None] = []
 
-    def on_messages(self, batch: list[RawMessage]) -> None:
+    def on_messages(self, batch: list[RawMessage], size: int) -> None:
         self.messages += batch
+        assert size == sum(len(raw[3] or b"") + len(raw[4]) for raw in batch)
 
     def on_info(self, info: ServerInfo) -> None:
         self.infos.append(info)

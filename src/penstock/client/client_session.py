@@ -444,7 +444,7 @@ class ClientSession:
 
     # --- connection events ---------------------------------------------------------------------
 
-    def on_messages(self, batch: list[RawMessage]) -> None:
+    def on_messages(self, batch: list[RawMessage], size: int) -> None:
         """ConnectionOwner: dispatch messages in order."""
         self.read_at = self.loop.time()
         subscriptions = self._subscriptions
@@ -455,7 +455,7 @@ class ClientSession:
             if subscription is None:
                 return
             if subscription.receive_many is not None:
-                subscription.receive_many(batch)
+                subscription.receive_many(batch, size)
                 return
         for raw in batch:
             subscription = subscriptions.get(raw[0])

@@ -74,8 +74,8 @@ def error_of_text(text: str) -> ClientError:
 class ConnectionOwner(Protocol):
     """Callbacks of a connection to its owner. Called from the event loop; must not raise."""
 
-    def on_messages(self, batch: list[RawMessage]) -> None:
-        """MSG and HMSG frames, in order."""
+    def on_messages(self, batch: list[RawMessage], size: int) -> None:
+        """MSG and HMSG frames, in order. size: bytes of their headers and payloads."""
 
     def on_info(self, info: ServerInfo) -> None:
         """INFO after the handshake: topology change or lame duck mode."""
@@ -203,11 +203,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _parse(self, parser: FrameParser) -> None:
         while True:
+            counted = parser.message_bytes
             batch = parser.next_batch()
             if self._closing:
                 return  # the owner may have another connection, whose messages these are not
             if batch:
-                self._owner.on_messages(batch)
+                self._owner.on_messages(batch, parser.message_bytes - counted)
             op = parser.stopped_op
             if op == _NEED_MORE:
                 return

@@ -10,27 +10,21 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.client.config import to_ns
-from penstock.client.message import Msg, RawMessage
+from penstock.client.message import Msg
 from penstock.errors import MisuseError
 from penstock.protocol import acks
 from penstock.protocol.acks import AckSubject
 from penstock.protocol.durations import NS_PER_S
 
 if TYPE_CHECKING:
-    from penstock.client.client_session import ClientSession
+    pass
 
 
 class JsMsg(Msg):
     """A message delivered by a consumer."""
 
-    __slots__ = ("_delivery", "_settled")
-
-    def __init__(self, session: ClientSession, raw: RawMessage) -> None:
-        self._session = session
-        self._raw = raw
-        self._headers = None
-        self._delivery: AckSubject | None = None
-        self._settled = False
+    _delivery: AckSubject | None = None
+    _settled: bool = False
 
     @property
     def metadata(self) -> AckSubject:

@@ -69,13 +69,9 @@ StatsHandler = Callable[[EndpointStats], Any]
 class ServiceMsg(Msg):
     """A request to an endpoint of a service."""
 
-    __slots__ = ("error", "has_responded")
-
-    def __init__(self, session: ClientSession, raw: RawMessage) -> None:
-        super().__init__(session, raw)
-        self.has_responded = False
-        self.error: ServiceError | None = None
-        """The error it was answered with."""
+    has_responded: bool = False
+    error: ServiceError | None = None
+    """The error it was answered with."""
 
     async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
         """Answer the request. Raises MisuseError if it expects no response, and what `publish` raises."""

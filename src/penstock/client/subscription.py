@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from inspect import isawaitable
-from operator import itemgetter
-from types import CoroutineType
+from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.keywords import SUBSCRIPTION, NatsPyNames
@@ -41,8 +39,6 @@ SLOW_REPORT_INTERVAL_S = 10.0
 
 # Receives a raw message in the connection's callback; must be quick and must not raise.
 Receiver = Callable[[RawMessage], None]
-
-_HEADER, _PAYLOAD = itemgetter(3), itemgetter(4)
 
 
 class Subscription(MessageQueue, NatsPyNames):
@@ -99,7 +95,7 @@ class Subscription(MessageQueue, NatsPyNames):
         self.worker: asyncio.Task[None] | None = None  # runs the callback
         self.receive: Receiver = self._enqueue
         # Takes messages that arrived together; None where `receive` is another and may end the subscription.
-        self.receive_many: Callable[[list[RawMessage]], None] | None = self._enqueue_many
+        self.receive_many: Callable[[list[RawMessage], int], None] | None = self._enqueue_many
 
     def __repr__(self) -> str:
         queue = f" queue={self.queue!r}" if self.queue else ""
@@ -123,10 +119,9 @@ class Subscription(MessageQueue, NatsPyNames):
             self._session.forget(self)
             self.end()
 
-    def _enqueue_many(self, raws: list[RawMessage]) -> None:
-        """`_enqueue` of each. Most have room together: 0.1 us a message instead of 0.3."""
+    def _enqueue_many(self, raws: list[RawMessage], size: int) -> None:
+        """`_enqueue` of each. Most have room together: 0.03 us a message instead of 0.3."""
         items = self._items
-        size = sum(map(len, map(_PAYLOAD, raws))) + sum(map(len, filter(None, map(_HEADER, raws))))
         if (
             self.max_messages
             or len(items) + len(raws) > self._max_pending_messages
@@ -244,6 +239,7 @@ class Subscription(MessageQueue, NatsPyNames):
         `call_back_each`, without a call and a coroutine for each message that has arrived: 0.1 us of 0.5.
         """
         items, session = self._items, self._session
+        is_async = iscoroutinefunction(callback)
         while True:
             while items:
                 raw = items.popleft()
@@ -252,9 +248,9 @@ class Subscription(MessageQueue, NatsPyNames):
                 msg = Msg(session, raw)
                 try:
                     result = callback(msg)
-                    # isawaitable costs 0.3 us; most callbacks are coroutine functions.
-                    if type(result) is CoroutineType or isawaitable(result):
-                        await result
+                    # isawaitable costs 0.3 us, and most callbacks are coroutine functions.
+                    if is_async or isawaitable(result):
+                        await result  # type: ignore[misc]  # not None
                 except Exception as error:  # noqa: BLE001 - user code; on_error reports it
                     session.report_callback(error, msg)
             if self._ended:
