@@ -555,3 +555,36 @@ async def test_a_get_goes_on_after_a_cut_at_every_step(
     else:
         pytest.fail("a get took 200 reads")
     assert step > 4
+
+
+@pytest.mark.feature("object-store.operations")
+async def test_a_watch_goes_on_after_a_cut_at_every_step(
+    server: AnyServer, plain: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.ordered.REFUSED_WAIT_S", 0.01)
+    await plain.put("a", b"1")
+    await plain.put("gone", b"1")
+    await plain.delete("gone")
+    async with cutting_proxy(server.port) as proxy:
+        for step in range(1, 40):
+            async with penstock.client.connect(proxy.url, **FAST) as client:
+                before = proxy.cuts
+                watching = await client.jetstream(timeout=5).object_store("P")
+                proxy.cut_at(step)
+                seen: dict[str, str] = {}
+                async with watching.watch() as watch, asyncio.timeout(30):
+                    for info in await watch.initial():
+                        seen[info.name] = "deleted" if info.deleted else info.nuid
+                    last = await plain.put("new", b"%d" % step)
+                    async for update in watch:
+                        assert update is not None
+                        seen[update.name] = update.nuid
+                        if update.nuid == last.nuid:
+                            break
+                proxy.cut_at(0)
+                assert seen == {"a": (await plain.info("a")).nuid, "gone": "deleted", "new": last.nuid}
+                if proxy.cuts == before:
+                    break
+        else:
+            pytest.fail("a watch took 40 reads")
+    assert step > 4
