@@ -10,7 +10,10 @@ import asyncio
 import contextlib
 import functools
 import socket
+import sys
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import nats
@@ -29,6 +32,7 @@ BODY = b"x" * SIZE
 MESSAGES = 200_000
 REQUESTS = 5_000
 STORED = 50_000
+BUFFERED = 1_000_000
 FETCH = 500
 
 
@@ -103,6 +107,49 @@ async def subscribe_theirs(url: str, *, messages: int) -> float:
     took_s = time.perf_counter() - started
     await client.close()
     return messages / took_s
+
+
+async def buffered(url: str, *, client: str, messages: int) -> float:
+    """MiB of memory that received messages take which nothing has read yet, in a process of their own."""
+    command = [sys.executable, __file__, client, url, str(messages)]
+    child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await child.communicate()
+    assert child.returncode == 0, f"the subscriber ended with {child.returncode}"
+    return float(printed)
+
+
+async def buffer_ours(url: str, messages: int) -> float:
+    async with penstock.client.connect(url) as client:
+        limits = {"max_pending_messages": messages, "max_pending_bytes": 2**40}
+        subscription = await client.subscribe("bench.flood", **limits)
+        await client.flush()
+        return await growth(url, messages, client.flush, lambda: subscription.pending_messages)
+
+
+async def buffer_theirs(url: str, messages: int) -> float:
+    client = await nats.connect(url)
+    limits = {"pending_msgs_limit": messages, "pending_bytes_limit": 2**40}
+    subscription = await client.subscribe("bench.flood", **limits)
+    await client.flush()
+    grown = await growth(url, messages, client.flush, lambda: subscription.pending_msgs)
+    await client.close()
+    return grown
+
+
+async def growth(
+    url: str, messages: int, flush: Callable[[int], Awaitable[None]], received: Callable[[], int]
+) -> float:
+    """MiB by which resident memory grows while so many messages arrive."""
+    before = resident_mib()
+    await asyncio.to_thread(flood, url, b"bench.flood", messages)
+    await flush(60)
+    assert received() == messages
+    return resident_mib() - before
+
+
+def resident_mib() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def request_ours(url: str, *, requests: int) -> float:
@@ -280,7 +327,27 @@ def scenarios(share: int, clients: ClientServer) -> list[Scenario]:
             5.0,
         ),
     ]
-    return [
+    rows = [
         Scenario(f"client: {name}", unit, either(ours, theirs), goal=goal, instead=clients.instead)
         for name, unit, ours, theirs, goal in pairs
     ]
+    count = BUFFERED // share
+    rows.append(
+        Scenario(
+            f"client: memory of {count:,} buffered messages, 128 B",
+            "MiB",
+            either(
+                functools.partial(buffered, client="ours", messages=count),
+                functools.partial(buffered, client="theirs", messages=count),
+            ),
+            bigger_is_better=False,
+            goal=2.0,
+            instead=clients.instead,
+        )
+    )
+    return rows
+
+
+if __name__ == "__main__":
+    name, address, number = sys.argv[1:]
+    print(asyncio.run((buffer_ours if name == "ours" else buffer_theirs)(address, int(number))))
