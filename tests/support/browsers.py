@@ -29,7 +29,7 @@ def chromium() -> Iterator[Browser]:
     """A browser without a screen. Skips the test where Chromium or playwright is missing."""
     path = find_chromium()
     if path is None:
-        pytest.skip("no chromium: `make test` installs it as root, or apt-get install chromium")
+        pytest.skip("no chromium: apt-get install chromium, or name one in PENSTOCK_CHROMIUM")
     driver = pytest.importorskip("playwright.sync_api", reason="no playwright: make setup installs it")
     with driver.sync_playwright() as playwright:
         # Root, as in a container, has no sandbox; the pages are our own.

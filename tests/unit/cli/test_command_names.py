@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.framework.command_help import command_help
+from penstock.cli.framework.command_help import command_help, default_text, option_text
+from penstock.cli.framework.command_parser import converted
 from penstock.cli.framework.command_run import shared_options
 from penstock.cli.framework.command_table import Command, CommandGroup
 from penstock.cli.registry import REGISTRY
@@ -43,5 +44,14 @@ def test_each_command_argument_and_option_has_a_help_text(path: str, command: Co
     assert command.summary.endswith("."), path
     assert all(one.help for one in command.arguments), path
     assert all(one.help for one in command.options if not one.hidden), path
+    assert all(" in seconds" not in one.help for one in command.options), f"{path}: durations have units"
     text = command_help(f"penstock {path}", command, shared_options(command))
     assert text.startswith(f"Usage: penstock {path} [options]")
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS)
+def test_the_default_that_a_help_text_shows_can_be_typed(path: str, command: Command) -> None:
+    for option in command.options:
+        shown = default_text(option)
+        if f"(default: {shown})" in option_text(option) and shown not in option.help and not option.repeated:
+            assert converted(option, shown) == option.default, (path, option.names)

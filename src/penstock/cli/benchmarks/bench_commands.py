@@ -59,7 +59,10 @@ _STORING = (
     *_STORAGE,
     Option(names=("--dedup",), convert=bool, help="Give every message an id"),
     Option(
-        names=("--dedupwindow",), convert=seconds, default=120.0, help="Of the created stream, in seconds"
+        names=("--dedupwindow",),
+        convert=seconds,
+        default=120.0,
+        help="How long the created stream remembers ids",
     ),
     Option(names=("--persistasync",), convert=bool, help="The created stream acks before it writes"),
     _PURGE,

@@ -103,8 +103,8 @@ _SHAPED = (
     ),
     Option(names=("--backoff",), choices=("none", "linear"), help="Waits of redeliveries"),
     Option(names=("--backoff-steps",), convert=count, default=10, help="Number of waits"),
-    Option(names=("--backoff-min",), convert=seconds, default=60.0, help="The shortest, in seconds"),
-    Option(names=("--backoff-max",), convert=seconds, default=1200.0, help="The longest, in seconds"),
+    Option(names=("--backoff-min",), convert=seconds, default=60.0, help="The shortest wait"),
+    Option(names=("--backoff-max",), convert=seconds, default=1200.0, help="The longest wait"),
     Option(names=("--metadata",), convert=pair, repeated=True, help="Metadata"),
     Option(names=("--pause",), convert=moment, help="Deliver nothing before this time"),
     *(

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterable
 
 from penstock.cli.framework.command_table import Argument, Command, CommandGroup, Option
+from penstock.cli.framework.value_kinds import seconds
+from penstock.cli.framework.value_texts import duration_text
 
 INDENT = 2
 NAMES_WIDTH = 30
@@ -74,14 +76,17 @@ def option_text(option: Option) -> str:
     if option.choices and not all(choice in text for choice in option.choices):
         text += f" ({', '.join(option.choices)})"
     if option.default not in (None, False, "", [], ()) and not option.is_flag:
-        text += (
-            f" (default: {option.default:g})"
-            if isinstance(option.default, float)
-            else f" (default: {option.default})"
-        )
+        text += f" (default: {default_text(option)})"
     if option.env:
         text += f" (${option.env})"
     return text
+
+
+def default_text(option: Option) -> str:
+    """The default value of an option as one would type it."""
+    if not isinstance(option.default, float):
+        return str(option.default)
+    return duration_text(option.default) if option.convert is seconds else f"{option.default:g}"
 
 
 def _width() -> int:

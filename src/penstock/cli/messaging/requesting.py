@@ -126,7 +126,7 @@ REQ = Command(
             convert=seconds,
             default=0.3,
             metavar="DURATION",
-            help="Longest time between replies in seconds, with several",
+            help="Longest time between replies, with several",
         ),
         Option(names=("--wait-for-empty",), convert=bool, help="Wait for replies until an empty one"),
         TRANSLATE,
