@@ -95,7 +95,7 @@ _CHANGING = (
     (r"rtt=\S+|time=\S+", "<duration>"),
     (r"Client ID: \d+", "<client>"),
     (r"[─-╿]+|-{3,}", "<rule>"),
-    (r" +", " "),
+    (r"[ \t\xa0]+", " "),  # differences of configurations have either kind of space, at random
 )
 
 
