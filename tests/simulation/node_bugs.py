@@ -170,7 +170,7 @@ def commands_come_twice(patch: pytest.MonkeyPatch) -> None:
 PLANTED: list[tuple[Plant, int]] = [
     (nothing_waits_for_the_disk, 30),
     (writes_are_not_synced, 2),
-    (failed_writes_count_as_done, 84),
+    (failed_writes_count_as_done, 230),
     (failed_writes_are_dropped, 27),
     (damage_is_not_told, 171),
     (checkpoints_forget_the_members, 1),
@@ -180,5 +180,5 @@ PLANTED: list[tuple[Plant, int]] = [
     (what_follows_a_taken_state_is_lost, 1),
     (proposals_are_lost_with_the_leadership, 6),
     (entries_end_with_their_segment, 1),
-    (commands_come_twice, 8),
+    (commands_come_twice, 100),
 ]
