@@ -145,7 +145,7 @@ class ReplicatedStreams:
     def drop_restored(self, name: str) -> None:
         """Removes it, unless the stream goes on with what was in it."""
         self._restored.pop(name, None)
-        if name not in self._by_name and name in self._stores.stream_names():
+        if name not in self._by_name and self._stores.has_stream(name):
             deque(self._stores.begin_delete(name), maxlen=0)
 
     def close(self, name: str, *, ended: bool = False) -> None:
@@ -169,7 +169,7 @@ class ReplicatedStreams:
         """A stream without messages, in place of the one of its name."""
         name = config.name
         self.close(name)
-        if name in self._stores.stream_names():
+        if self._stores.has_stream(name):
             # Files may be ahead of the checkpoint, so that they cannot be continued: see decision 0032.
             deque(self._stores.begin_delete(name), maxlen=0)
         meta = msgspec.json.encode(StreamMeta(config, created, replicated=True))

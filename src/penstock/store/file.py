@@ -67,6 +67,9 @@ class FileAccountStore:
     def stream_names(self) -> list[str]:
         return sorted(set(list_assets(self._files, self._streams_directory, META)) | set(self._memory))
 
+    def has_stream(self, name: str) -> bool:
+        return name in self._memory or self._disk.exists(self._directory(name) / META)
+
     def open_stream(self, name: str) -> StreamStore:
         if name in self._memory:
             return self._memory[name]

@@ -204,6 +204,9 @@ class AccountStore(Protocol):
     def stream_names(self) -> list[str]:
         """Names of the stored streams, sorted."""
 
+    def has_stream(self, name: str) -> bool:
+        """Whether a stream of this name is stored. Reads no other stream's files, unlike `stream_names`."""
+
     def open_stream(self, name: str) -> StreamStore:
         """Opens a stored stream and recovers it. Raises StoreError when there is none of this name.
 

@@ -166,6 +166,9 @@ class MemoryAccountStore:
     def stream_names(self) -> list[str]:
         return sorted(self._streams)
 
+    def has_stream(self, name: str) -> bool:
+        return name in self._streams
+
     def open_stream(self, name: str) -> MemoryStreamStore:
         try:
             return self._streams[name]

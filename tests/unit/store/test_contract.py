@@ -46,6 +46,7 @@ def test_what_is_created_is_listed_and_opened(opened: Opener) -> None:
         account.create_stream(name, b"meta of " + name.encode(), "file")
     account = opened().account("$G")
     assert account.stream_names() == ["ORDERS", "Z-9_x", "a"]
+    assert [account.has_stream(name) for name in ("ORDERS", "Z-9_x", "a", "b")] == [True, True, True, False]
     stream = account.open_stream("ORDERS")
     assert (stream.name, stream.meta) == ("ORDERS", b"meta of ORDERS")
     assert account.open_stream("ORDERS") is stream
@@ -136,7 +137,7 @@ def test_what_is_deleted_is_gone(opened: Opener) -> None:
     stream.open_consumer("c").delete()
     assert stream.consumer_names() == ["d"]
     stream.delete()
-    assert account.stream_names() == []
+    assert account.stream_names() == [] and not account.has_stream("S")
     account = opened().account("$G")
     assert account.stream_names() == []
     again = account.create_stream("S", b"new", "file")
@@ -179,6 +180,7 @@ def test_streams_in_memory_live_beside_those_on_disk(tmp_path: Path) -> None:
     account.create_stream("disk", b"", "file").create_consumer("held", b"", memory=True)
     memory = account.create_stream("memory", b"", "memory")
     assert memory.storage == "memory" and account.stream_names() == ["disk", "memory"]
+    assert account.has_stream("disk") and account.has_stream("memory")
     assert account.open_stream("memory") is memory
     store.close()
     store = FileStore(tmp_path)

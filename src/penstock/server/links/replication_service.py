@@ -196,7 +196,7 @@ class ReplicationService:
 
     def _write_here(self, write: DiskWrite) -> tuple[StorageStatus | None, StoreError | OSError | None]:
         """Hands a few bytes to the operating system at once: the way to a thread and back takes longer, and
-        in it two threads wait for the interpreter's lock. With 1 publish in flight it halved the rate."""
+        in it two threads wait for the interpreter's lock."""
         try:
             return self._storage.write(write), None
         except (StoreError, OSError) as error:

@@ -28,6 +28,9 @@ class OpenedStreams:
     def stream_names(self) -> list[str]:
         return self._account.stream_names()
 
+    def has_stream(self, name: str) -> bool:
+        return self._account.has_stream(name)
+
     def open_stream(self, name: str) -> StreamStore:
         stream = self._account.open_stream(name)
         last_seq = stream.log.last_seq
