@@ -47,14 +47,14 @@ class Rescuing:
     def __init__(self) -> None:
         self.group: RescuedGroup | None = RescuedGroup()
         self.timers: list[tuple[int, Callable[[], None]]] = []
-        self.told: list[tuple[int, int]] = []
+        self.notified: list[tuple[int, int]] = []
         self.lines: list[str] = []
         self.rescue = MetaRescue(
             "a",
             "ID",
             lambda: self.group,  # type: ignore[arg-type,return-value]
             lambda delay, call: self.timers.append((delay, call)),
-            self.told.append,
+            self.notified.append,
             Log(lambda label, text: self.lines.append(text)),
         )
 
@@ -71,7 +71,7 @@ def test_a_rescue_is_in_force_for_five_minutes() -> None:
         "type": "io.nats.jetstream.api.v1.meta_rescue_response",
         "server": "a", "server_id": "ID", "prev_quorum": 3, "new_quorum": 1,
     }  # fmt: skip
-    assert (it.told, len(it.lines)) == ([(3, 1)], 1)
+    assert (it.notified, len(it.lines)) == ([(3, 1)], 1)
     [(delay, end)] = it.timers
     assert delay == RESCUE_NS == 300 * 10**9
     assert it.group is not None
@@ -80,7 +80,7 @@ def test_a_rescue_is_in_force_for_five_minutes() -> None:
     assert it.group.ends == 1
 
 
-def test_a_second_rescue_begins_the_five_minutes_anew() -> None:
+def test_a_second_rescue_restarts_the_five_minutes() -> None:
     it = Rescuing()
     assert it.group is not None
     it.ask(b'{"quorum_needed": 2}')
@@ -101,7 +101,7 @@ def test_a_refusal_says_why_and_who_refuses(problem: RescueProblem) -> None:
     text = f"JetStream system rescue not applied: {problem.value}"
     assert (answer["error"]["err_code"], answer["error"]["description"]) == (10224, text)
     assert (answer["server"], answer["server_id"]) == ("a", "ID")
-    assert (it.timers, it.told, it.lines) == ([], [], [])
+    assert (it.timers, it.notified, it.lines) == ([], [], [])
 
 
 def test_an_empty_request_is_a_bad_one() -> None:
@@ -113,7 +113,7 @@ def test_a_malformed_request_changes_nothing(payload: bytes) -> None:
     it = Rescuing()
     with pytest.raises(JetStreamApiError, match="JSON"):
         it.ask(payload)
-    assert (it.timers, it.told) == ([], [])
+    assert (it.timers, it.notified) == ([], [])
 
 
 def test_a_server_without_a_meta_group_is_silent() -> None:
