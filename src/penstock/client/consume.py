@@ -51,7 +51,7 @@ WarningCallback = Callable[[Exception], None]
 REFUSED_WAIT_S = 1.0
 
 
-class Consume(MessageQueue, ConnectionListener):
+class Consume(MessageQueue[RawMessage], ConnectionListener):
     """A continuous pull, created by `Consumer.consume`. It pulls until it is stopped."""
 
     __slots__ = (

@@ -45,7 +45,7 @@ GRACE_S = 5.0
 WRONG_PIN = 423
 
 
-class Fetch(MessageQueue, ConnectionListener):
+class Fetch(MessageQueue[RawMessage], ConnectionListener):
     """A single pull, created by `Consumer.fetch`. Await it for a list, or iterate it, once.
 
     Awaiting raises an error only if no message arrived; iterating raises it after the last message.

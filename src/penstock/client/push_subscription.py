@@ -73,7 +73,7 @@ class PushOptions:
     on_warning: WarningCallback | None = None
 
 
-class PushSubscription(MessageQueue, ConnectionListener, NatsPyNames):
+class PushSubscription(MessageQueue[RawMessage], ConnectionListener, NatsPyNames):
     """A subscription to a push consumer, made by `JetStream.subscribe` and `JetStream.bind`.
 
     Iterate it, use `next`, or give it a callback. dropped: messages that did not fit in the queue.

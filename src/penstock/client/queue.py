@@ -13,11 +13,10 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
-from typing import TypeVar
-
-from penstock.client.message import RawMessage
+from typing import Generic, TypeVar
 
 Message = TypeVar("Message")
+Item = TypeVar("Item")
 
 
 async def call_back_each(
@@ -44,14 +43,14 @@ async def call_back_each(
             report(error, msg)
 
 
-class MessageQueue:
-    """Base class for receivers of messages. It belongs to one event loop."""
+class MessageQueue(Generic[Item]):
+    """Base class for receivers of messages. It belongs to one event loop. Item: how it keeps a message."""
 
     __slots__ = ("_ended", "_error", "_exhausted", "_getters", "_items", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._items: deque[RawMessage] = deque()
+        self._items: deque[Item] = deque()
         self._getters: deque[asyncio.Future[None]] = deque()
         self._ended = False
         self._error: Exception | None = None

@@ -13,6 +13,7 @@ import penstock.client
 from penstock.client import Client, ClientState, Msg
 from penstock.client.client_session import DIRECT_BYTES
 from penstock.client.message import Payload
+from penstock.client.subscription import PLAIN_BACKLOG_MIN
 from penstock.errors import (
     AuthorizationError,
     ConnectionClosedError,
@@ -363,6 +364,55 @@ async def test_messages_that_come_together_are_limited_counted_and_handed_out_in
         assert large.dropped == 20 - len(got) > 0
         assert large.pending_bytes == 0
         assert len(errors) == 2
+
+
+async def test_a_long_backlog_is_handed_out_as_it_came(client: Client) -> None:
+    """Behind PLAIN_BACKLOG_MIN messages plain ones are kept as their payload; the others stay whole."""
+    count = PLAIN_BACKLOG_MIN + 900
+    literal = await client.subscribe("log.a")
+    wild = await client.subscribe("log.*")
+    other = await client.subscribe("log.b")  # so that not every read is of one subscription
+    got: list[Msg] = []
+    for number in range(count):
+        reply, headers = "answer" if number % 7 == 0 else "", {"A": "1"} if number % 5 == 0 else None
+        await client.publish("log.a", b"%d" % number, reply=reply, headers=headers)
+        if number % 200 == 0:
+            await client.publish("log.b", b"b")
+    await client.flush()
+    for subscription in (literal, wild):
+        size = subscription.pending_bytes
+        got = [await subscription.next(5) for _ in range(10)]
+        got += await subscription.next_many(count // 2)
+        while subscription.pending_messages:
+            got += await subscription.next_many(count)
+        assert size == sum(len(msg.data) + len(msg.raw[3] or b"") for msg in got)
+        assert subscription.pending_bytes == 0
+        msgs = [msg for msg in got if msg.subject == "log.a"]
+        assert [msg.data for msg in msgs] == [b"%d" % number for number in range(count)]
+        assert [bool(msg.reply) for msg in msgs] == [number % 7 == 0 for number in range(count)]
+        assert [msg.headers.get("A") == "1" for msg in msgs] == [number % 5 == 0 for number in range(count)]
+        assert {msg.raw[0] for msg in got} == {subscription.sid}
+    assert other.pending_messages == len(got) - count
+
+
+async def test_a_callback_gets_a_long_backlog_as_it_came(client: Client) -> None:
+    count, got = PLAIN_BACKLOG_MIN + 900, []
+    begun = asyncio.Event()
+
+    async def take(msg: Msg) -> None:
+        await begun.wait()
+        got.append((msg.subject, msg.data, msg.reply))
+
+    subscription = await client.subscribe("log.a", callback=take)
+    for number in range(count):
+        await client.publish("log.a", b"%d" % number, reply="answer" if number % 7 == 0 else "")
+        if number == PLAIN_BACKLOG_MIN + 10:
+            await client.flush()  # the others come behind a long backlog
+    await client.flush()
+    begun.set()
+    await subscription.drain(10)
+    assert got == [("log.a", b"%d" % n, "answer" if n % 7 == 0 else "") for n in range(count)]
+    assert subscription.pending_bytes == 0
 
 
 async def test_many_payloads_are_published_in_their_order(client: Client) -> None:

@@ -12,7 +12,7 @@ from penstock.client.queue import MessageQueue
 pytestmark = pytest.mark.feature("client.slow-consumer-buffer")
 
 
-class Queue(MessageQueue):
+class Queue(MessageQueue[RawMessage]):
     """As the queues of the client use it."""
 
     def put(self, number: int) -> None:
