@@ -397,10 +397,10 @@ def test_a_new_leader_does_not_wait_after_what_it_proposed_before() -> None:
     assert len(server.tick()) == 1
 
 
-def test_the_leader_reports_a_server_offline_that_was_away_for_two_seconds() -> None:
+def test_the_leader_reports_a_server_lagging_that_is_away_and_offline_after_two_seconds() -> None:
     server = leader("a", "b", "c")
     gone = server.others.pop()
-    assert server.tick() == []
+    assert server.tick() == [ObservePeers((PeerSight("C", True, False),))]
     assert server.tick(GONE_NS - 1) == []
     assert server.tick(1) == [ObservePeers((PeerSight("C", False, False),))]
     assert server.tick(AGAIN_NS) == []
@@ -414,11 +414,11 @@ def test_a_server_that_came_back_in_time_begins_a_new_absence() -> None:
     server.tick()
     server.tick(GONE_NS - 1)
     server.others.append(gone)
-    assert server.tick(AGAIN_NS) == []
+    assert server.tick(AGAIN_NS) == [ObservePeers((PeerSight("C", True, True),))]
     server.others.pop()
-    assert server.tick(AGAIN_NS) == []
+    assert server.tick(AGAIN_NS) == [ObservePeers((PeerSight("C", True, False),))]
     assert server.tick(GONE_NS - 1) == []
-    assert len(server.tick(1)) == 1
+    assert server.tick(1) == [ObservePeers((PeerSight("C", False, False),))]
 
 
 def test_a_new_leader_counts_absences_from_its_own_beginning() -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SETTLED_NS = 400_000_000  # before a new cluster begins without some of its servers
 AGAIN_NS = 500_000_000  # between two proposals of the same
-GONE_NS = 2_000_000_000  # without a link before a server counts as offline
+GONE_NS = 2_000_000_000  # without a link before a server counts as offline; it counts as lagging at once
 STAND_NS = 1_000_000_000  # how long the first server asks again to be elected
 REFUSED_NS = 300_000_000_000  # before a removed server may join again
 
@@ -195,7 +195,8 @@ class MetaMembers:
             else:
                 since = self._absent_since.setdefault(record.peer, now)
                 online = record.online and now - since < GONE_NS
-            sight = _sight_of(record, one, online=online)
+            # Placement prefers servers that are current: a new stream does not wait for one that has died.
+            sight = _sight_of(record, one, online=online, current=one is not None)
             if sight is not None:
                 sights.append(sight)
         return sights
@@ -280,18 +281,18 @@ def set_peer_of(tables: MetaTables, own: Presence) -> SetPeer | None:
     return command
 
 
-def _sight_of(record: PeerRecord, one: Presence | None, *, online: bool) -> PeerSight | None:
+def _sight_of(record: PeerRecord, one: Presence | None, *, online: bool, current: bool) -> PeerSight | None:
     """What differs from the record; None for nothing that matters. Use of storage counts in steps of a
     64th of the limit, or of 64 MiB."""
     used_memory = one.used_memory if one is not None else record.used_memory
     used_storage = one.used_storage if one is not None else record.used_storage
-    is_same = (record.online, record.current) == (online, online)
+    is_same = (record.online, record.current) == (online, current)
     for used, before, limit in (
         (used_memory, record.used_memory, record.max_memory),
         (used_storage, record.used_storage, record.max_storage),
     ):
         is_same = is_same and abs(used - before) < (limit // 64 if limit > 0 else 64 << 20)
-    return None if is_same else PeerSight(record.peer, online, online, used_memory, used_storage)
+    return None if is_same else PeerSight(record.peer, online, current, used_memory, used_storage)
 
 
 def _server_of(member: str) -> str:
