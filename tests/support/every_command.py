@@ -370,7 +370,7 @@ class ScriptRun:
 CHANGING = re.compile(
     r"created|started|time|timestamp|ts|now|last_update|last_active|last_activity|idle|start|stop|mtime|delta"
     r"|seconds|pause_until|pause_remaining|.*_ts|.*_time|.*rtt.*|.*uptime|id|cid|.*nuid|server_id|ip|port|kind|type"
-    r"|lang|version|metadata|file|perf_data"
+    r"|lang|version|metadata|file|perf_data|pending_bytes"
 )
 """Names of fields whose values differ from one run to the next."""
 

@@ -120,7 +120,8 @@ async def test_a_waiting_pull_request_hears_of_a_leader_change(talk: ClusterTalk
     assert [one.seq for one in load.deliveries] == [1, 2], "nothing acknowledged comes again"
 
 
-async def test_writes_go_on_when_a_leader_steps_down(talk: ClusterTalk, kind: str) -> None:
+async def step_down_beside_writes(talk: ClusterTalk, kind: str) -> ClusterLoad:
+    """Five step-downs while four clients publish. Checks that writes go on, and what was stored."""
     await talk.create("STEPS")
     load = ClusterLoad(talk, "STEPS")
     gaps = []
@@ -136,8 +137,21 @@ async def test_writes_go_on_when_a_leader_steps_down(talk: ClusterTalk, kind: st
     print(f"{kind}: {', '.join(f'{one:.3f}' for one in gaps)} s without acks, {dict(load.errors)}")
     if kind == "penstock":  # the official server answers nothing that it has not proposed
         assert statistics.median(gaps) < 0.2
-        assert load.errors["TimeoutError"] <= 1, "a publish in flight to the old leader is lost"
     assert violations(load.operations, await assert_equal_replicas(talk, "STEPS")) == []
+    return load
+
+
+async def test_writes_go_on_when_a_leader_steps_down(talk: ClusterTalk, kind: str) -> None:
+    await step_down_beside_writes(talk, kind)
+
+
+@pytest.mark.cluster_faults  # on a busy machine more are on their way when the leader changes
+async def test_few_publishes_are_lost_on_their_way_to_a_leader_that_steps_down(
+    talk: ClusterTalk, kind: str
+) -> None:
+    load = await step_down_beside_writes(talk, kind)
+    if kind == "penstock":
+        assert load.errors["TimeoutError"] <= 1, "a publish in flight to the old leader is lost"
 
 
 async def test_a_stopped_leader_hands_over(talk: ClusterTalk, kind: str) -> None:
