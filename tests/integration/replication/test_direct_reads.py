@@ -36,7 +36,7 @@ async def publish_batch(client: Any, number: int) -> None:
 
 async def last_of_all(client: Any) -> list[int]:
     """The numbers of the last message of each subject, from one request. Asks again when no answer comes: on
-    a starved machine a replica changes its role, and what was on its way to it is lost, as any request."""
+    a starved machine a replica changes its role, and a request in flight to it is lost."""
     for _ in range(2):
         with suppress(nats.errors.TimeoutError):
             return await ask_for_all(client, 3)

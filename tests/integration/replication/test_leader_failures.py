@@ -145,8 +145,8 @@ async def test_writes_go_on_when_a_leader_steps_down(talk: ClusterTalk, kind: st
     await step_down_beside_writes(talk, kind)
 
 
-@pytest.mark.cluster_faults  # on a busy machine more are on their way when the leader changes
-async def test_few_publishes_are_lost_on_their_way_to_a_leader_that_steps_down(
+@pytest.mark.cluster_faults  # on a busy machine more are in flight when the leader changes
+async def test_few_publishes_in_flight_are_lost_when_a_leader_steps_down(
     talk: ClusterTalk, kind: str
 ) -> None:
     load = await step_down_beside_writes(talk, kind)
