@@ -81,10 +81,7 @@ async def balance(run: CommandRun) -> None:
     async with run.jetstream() as js:
         stream, found = await matching_consumers(run, js)
         moves = leader_moves([
-            LedAsset(one.name, one.cluster.name, one.cluster.leader,
-                     tuple(peer.name for peer in one.cluster.replicas if peer.current and not peer.offline))
-            for one in found
-            if one.cluster is not None
+            LedAsset.of(one.name, one.cluster) for one in found if one.cluster is not None
         ])  # fmt: skip
         if moves:
             question = f"Really change the leaders of {len(moves)} consumers?"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from penstock.protocol.api import ClusterInfo
+
 
 @dataclass(frozen=True, slots=True)
 class LedAsset:
@@ -14,6 +16,12 @@ class LedAsset:
     cluster: str
     leader: str
     followers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, cluster: ClusterInfo) -> LedAsset:
+        """From its info: replicas that are current and online may lead."""
+        followers = tuple(peer.name for peer in cluster.replicas if peer.current and not peer.offline)
+        return cls(name, cluster.name, cluster.leader, followers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,10 +153,7 @@ async def balance(run: CommandRun) -> None:
     async with run.jetstream() as js:
         found = await matching_streams(run, js)
         moves = leader_moves([
-            LedAsset(one.config.name, one.cluster.name, one.cluster.leader,
-                     tuple(peer.name for peer in one.cluster.replicas if peer.current and not peer.offline))
-            for one in found
-            if one.cluster is not None
+            LedAsset.of(one.config.name, one.cluster) for one in found if one.cluster is not None
         ])  # fmt: skip
         if moves:
             run.confirm(f"Really change the leaders of {len(moves)} streams?", force=run.values.flag("force"))
