@@ -6,6 +6,7 @@ The same for a watch, an object put and a service request is beside their other 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -75,7 +76,6 @@ async def one_run(url: str, stream: Stream, read: Read, *, cut_after: int) -> li
             [ended] = await asyncio.gather(reading, return_exceptions=True)
         assert isinstance(ended, asyncio.CancelledError), ended
         assert got == set(range(COUNT))
-        assert proxy.was_cut == (cut_after > 0)
         frames = list(proxy.frames)
     await observed.delete()
     return frames
@@ -87,8 +87,10 @@ async def test_no_message_is_missed_whatever_step_the_connection_is_cut_at(
 ) -> None:
     for number in range(COUNT):
         await js.publish("s.a", b"%d" % number)
-    frames = await one_run(url, stream, read, cut_after=0)
+    # Timers decide how many frames a run has: the steps end with the first run that was over before its cut.
+    for cut_after in itertools.count(1):
+        frames = await one_run(url, stream, read, cut_after=cut_after)
+        if len(frames) < cut_after:
+            break
     assert frames[:4] == ["< INFO", "> CONNECT", "> PING", "< PONG"]
-    acks = [place for place, frame in enumerate(frames, 1) if frame == "> PUB"]
-    for cut_after in range(1, acks[-2] + 1):
-        await one_run(url, stream, read, cut_after=cut_after)
+    assert frames.count("> PUB") >= COUNT

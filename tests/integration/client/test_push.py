@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -445,7 +446,6 @@ async def one_run(url: str, js: JetStream, *, ordered: bool, cut_after: int) -> 
                     return info.ack_floor.stream_seq == COUNT
 
                 await until(all_acked)
-            assert proxy.was_cut == (cut_after > 0)
             frames = list(proxy.frames)
         for name in await (await js.stream("S")).consumer_names():
             await js.delete_consumer("S", name)
@@ -458,8 +458,13 @@ async def test_no_message_is_missed_whatever_step_the_connection_is_cut_at(
 ) -> None:
     monkeypatch.setattr("penstock.client.push_subscription.REFUSED_WAIT_S", 0.01)
     await publish(js, COUNT)
-    frames = await one_run(url, js, ordered=ordered, cut_after=0)
-    assert "< HMSG" in frames or "< MSG" in frames
-    last = max(place for place, frame in enumerate(frames) if frame == "< MSG")
-    for cut_after in range(1, last + 1):
-        await one_run(url, js, ordered=ordered, cut_after=cut_after)
+    # Timers decide how many frames a run has (PINGs, what is delivered again, requests for state): the steps
+    # end with the first run that was over before its cut.
+    fewest = 4 + COUNT * (1 if ordered else 2)  # of the handshake, of deliveries and of their acks
+    for cut_after in itertools.count(1):
+        frames = await one_run(url, js, ordered=ordered, cut_after=cut_after)
+        if len(frames) < cut_after:
+            break
+    assert frames[:4] == ["< INFO", "> CONNECT", "> PING", "< PONG"]
+    assert frames.count("< MSG") + frames.count("< HMSG") >= COUNT
+    assert len(frames) >= fewest

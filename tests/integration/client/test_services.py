@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -611,10 +612,13 @@ async def one_run(url: str, *, through: str, cut_after: int) -> list[str]:
                 services = asking.services()
                 await request_until_answered(services)
                 await request_until_answered(services)
-                found = [one.id async for one in services.ping("text", timeout=0.5, stall=0.05)]
-                assert found in ([service.id], [])
-                assert proxy.was_cut == (cut_after > 0)
-                assert proxy.connections == 1 + proxy.was_cut
+                try:
+                    found = [one.id async for one in services.ping("text", timeout=0.5, stall=0.05)]
+                except DisconnectedError:  # cut right then; what asks many once is not asked again
+                    assert proxy.was_cut
+                else:
+                    assert found in ([service.id], [])
+                assert proxy.connections <= 1 + proxy.was_cut  # fewer when the very last frame was cut
                 frames = list(proxy.frames)
             counts = service.stats().endpoints
             assert counts is not None
@@ -625,8 +629,10 @@ async def one_run(url: str, *, through: str, cut_after: int) -> list[str]:
 
 @pytest.mark.parametrize("through", ["service", "requester"])
 async def test_a_request_is_answered_whatever_step_a_connection_is_cut_at(url: str, through: str) -> None:
-    frames = await one_run(url, through=through, cut_after=0)
+    # Timers decide how many frames a run has: the steps end with the first run that was over before its cut.
+    for cut_after in itertools.count(1):
+        frames = await one_run(url, through=through, cut_after=cut_after)
+        if len(frames) < cut_after:
+            break
     assert frames[:4] == ["< INFO", "> CONNECT", "> PING", "< PONG"]
-    answered = [place for place, frame in enumerate(frames) if frame.endswith("PUB")][1]
-    for cut_after in range(1, answered + 1):
-        await one_run(url, through=through, cut_after=cut_after)
+    assert len([frame for frame in frames if frame.endswith("PUB")]) >= 2  # requests, or their answers
