@@ -122,6 +122,31 @@ cdef bint has_hole(const char* p, size_t n) noexcept:
     return False
 
 
+cdef inline char* put_bytes(char* to, const void* data, size_t size) noexcept:
+    """Copies data to an address. Returns the address behind it."""
+    if size:                                        # without any, data may be NULL, which memcpy must not get
+        memcpy(to, data, size)
+    return to + size
+
+
+cdef int put_digest(bytes index) except -1:
+    """Writes the hash of a new index into its last bytes."""
+    cdef size_t size = len(index) - DIGEST.size
+    cdef uint64_t digest = xxh64(<const char*>index, size, 0)
+    memcpy(<char*>index + size, &digest, sizeof(digest))
+    return 0
+
+
+cdef inline Py_ssize_t next_in_block(MessageBlock block, size_t at) noexcept:
+    """The next entry of the same subject; -1 when there is none in this block."""
+    cdef uint32_t delta = block.entries[at].next_delta
+    if delta == 0 or delta == <uint32_t>NEXT_FAR:
+        return -1
+    if block.seqs == NULL:                          # as find(), without a call for each entry
+        return <Py_ssize_t>(at + delta) if at + delta < block.count else -1
+    return block.find(block.seq_at(at) + delta)
+
+
 cdef class MessageBlock:
     def __cinit__(self, uint64_t number, uint64_t first_seq):
         assert first_seq > 0
@@ -484,28 +509,36 @@ cdef class MessageBlock:
 
     def export_index(self, uint64_t file_size=0, uint64_t file_tail=0):
         """Everything that recovery needs of a closed block without reading it; see the .pyi."""
-        cdef bytes head, body
-        cdef list parts = [
-            PyBytes_FromStringAndSize(<const char*>self.removed, self.removed_count * sizeof(RemovedRange))
-        ]
+        cdef bytes head, rows, index
+        cdef size_t removed = self.removed_count * sizeof(RemovedRange), entries = self.count * sizeof(Entry)
+        cdef size_t seqs = self.count * sizeof(uint32_t) if self.seqs != NULL else 0
+        cdef char* to
         assert self.closed and self.data != NULL
-        parts.append(PyBytes_FromStringAndSize(<const char*>self.entries, self.count * sizeof(Entry)))
-        if self.seqs != NULL:
-            parts.append(PyBytes_FromStringAndSize(<const char*>self.seqs, self.count * sizeof(uint32_t)))
-        parts.append(self._subject_table())
         head = HEAD.pack(
             INDEX_MAGIC, self.number, self.size, file_size, file_tail, self.first_seq, self.last_seq, self.first_ts,
             self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.recorded_ts,
             self.replaces_upto, self.count, self.removed_count, self.seqs != NULL,
         )
-        body = head + b"".join(parts)
-        return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
+        rows = self._subject_table()
+        # Written into its place: an index of the usual block has a megabyte, and each copy costs as many new pages.
+        index = PyBytes_FromStringAndSize(NULL, len(head) + removed + entries + seqs + len(rows) + DIGEST.size)
+        to = put_bytes(<char*>index, <const char*>head, len(head))
+        to = put_bytes(to, self.removed, removed)
+        to = put_bytes(to, self.entries, entries)
+        to = put_bytes(to, self.seqs, seqs)
+        put_bytes(to, <const char*>rows, len(rows))
+        put_digest(index)
+        return index
 
     @staticmethod
     def tie_index(bytes index not None, uint64_t file_size, uint64_t file_tail):
         """The same index for a file of that size and with those last 8 bytes."""
-        cdef bytes body = index[:FILE_AT] + PAIR.pack(file_size, file_tail) + index[FILE_AT + PAIR.size:-DIGEST.size]
-        return body + DIGEST.pack(xxh64(<const char*>body, len(body), 0))
+        cdef bytes pair = PAIR.pack(file_size, file_tail), tied
+        assert len(index) >= HEAD.size + DIGEST.size
+        tied = PyBytes_FromStringAndSize(<const char*>index, len(index))
+        memcpy(<char*>tied + <size_t>FILE_AT, <const char*>pair, len(pair))
+        put_digest(tied)
+        return tied
 
     cdef bytes _subject_table(self):
         """A row for each chain that begins in this block. At most one chain of a subject has live messages."""
@@ -514,7 +547,6 @@ cdef class MessageBlock:
         cdef SubjectRow row
         cdef Record r
         cdef int kind = 0
-        cdef uint64_t target
         cdef Py_ssize_t next_at
         cdef OutBuffer out = OutBuffer()
         cdef char* d
@@ -522,10 +554,9 @@ cdef class MessageBlock:
             raise MemoryError("no memory to index a block")
         try:
             for i in range(self.count):
-                if self.entries[i].next_delta and self.entries[i].next_delta != <uint32_t>NEXT_FAR:
-                    next_at = self.find(self.seq_at(i) + self.entries[i].next_delta)
-                    if next_at >= 0:
-                        reached[next_at] = 1
+                next_at = next_in_block(self, i)
+                if next_at >= 0:
+                    reached[next_at] = 1
             for i in range(self.count):
                 if reached[i] or self.entries[i].offset == <uint32_t>ENTRY_NONE:
                     continue
@@ -537,10 +568,7 @@ cdef class MessageBlock:
                             row.first = <uint32_t>at
                         row.last = <uint32_t>at
                         row.count += 1
-                    target = self.entries[at].next_delta
-                    if target == 0 or target == <uint32_t>NEXT_FAR:
-                        break
-                    next_at = self.find(self.seq_at(at) + target)
+                    next_at = next_in_block(self, at)
                     if next_at < 0:
                         break
                     at = next_at
