@@ -23,7 +23,7 @@ Rejected: taking Arrow arrays themselves (pyarrow is no dependency of the client
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
@@ -51,26 +51,43 @@ cdef const char* DIGIT_PAIRS = (
 
 cdef inline size_t digits_of(uint64_t v) noexcept nogil:
     cdef size_t n = 1
-    while v >= 10000:
+    while v >= 100000000:
+        v = v // 100000000
+        n += 8
+    if v >= 10000:
         v = v // 10000
         n += 4
     return n + (v >= 10) + (v >= 100) + (v >= 1000)
 
 
+cdef inline void put_pair(char* d, uint32_t v) noexcept nogil:
+    memcpy(d, DIGIT_PAIRS + <size_t>v * 2, 2)
+
+
 # Writes digits directly to their final position: a copy from a temporary would stall until the stores complete.
+# Eight at once: their pairs do not wait for each other, and divisions of 32 bits are cheaper than those of 64.
 cdef size_t put_uint(char* d, uint64_t v) noexcept nogil:
     cdef size_t n = digits_of(v)
     cdef size_t at = n
-    cdef size_t pair
-    while v >= 100:
-        pair = <size_t>(v % 100) * 2
-        v = v // 100
+    cdef uint32_t eight, high, low, left
+    while v >= 100000000:
+        eight = <uint32_t>(v % 100000000)
+        v = v // 100000000
+        high, low = eight // 10000, eight % 10000
+        at -= 8
+        put_pair(d + at, high // 100)
+        put_pair(d + at + 2, high % 100)
+        put_pair(d + at + 4, low // 100)
+        put_pair(d + at + 6, low % 100)
+    left = <uint32_t>v
+    while left >= 100:
         at -= 2
-        memcpy(d + at, DIGIT_PAIRS + pair, 2)
-    if v >= 10:
-        memcpy(d, DIGIT_PAIRS + <size_t>v * 2, 2)
+        put_pair(d + at, left % 100)
+        left = left // 100
+    if left >= 10:
+        put_pair(d, left)
     else:
-        d[0] = <char>(c'0' + <int>v)
+        d[0] = <char>(c'0' + <int>left)
     return n
 
 
