@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +168,3 @@ def test_no_annotation_of_the_sync_client_names_an_async_type() -> None:
         function = value.fget if isinstance(value, property) else value
         for text in function.__annotations__.values():
             assert not asynchronous.search(str(text)), (name, member, text)
-
-
-def test_the_generated_files_are_up_to_date() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools/generate_sync.py"), "--check"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.stdout, done.returncode) == ("", 0)

@@ -13,7 +13,7 @@ from tools.release import ReleaseError, begin, build, notes, sections, version_o
 
 import penstock
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TODAY = datetime.date(2027, 1, 31)
 
 

@@ -25,7 +25,7 @@ from tests.unit.sync.test_same_api import WRAPPED, expected_members
 
 pytestmark = pytest.mark.feature("client.types")
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

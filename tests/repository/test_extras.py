@@ -21,7 +21,7 @@ from tests.support.processes import ENVIRONMENT
 
 pytestmark = pytest.mark.feature("embedding.extras")
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OPTIONAL = PROJECT["optional-dependencies"]
 IMPORT_NAMES = {

@@ -21,7 +21,7 @@ import pytest
 import penstock
 import penstock.client
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = sorted(
     ".".join(path.relative_to(ROOT / "src/penstock/kernels").with_suffix("").parts)
     for path in (ROOT / "src/penstock/kernels").rglob("*.pyx")

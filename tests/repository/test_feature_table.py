@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ENTRY = '[areas]\na = "A"\n\n[a.b]\ntitle = "T"\ndescribed = "ADR-1"\n'
 
 

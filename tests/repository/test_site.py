@@ -23,7 +23,7 @@ from penstock.client import (
 )
 from penstock.client.options import Options
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 

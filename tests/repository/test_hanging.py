@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.hanging import stacks_of_tasks
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 HANGING = """
 import asyncio
 
