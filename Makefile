@@ -156,7 +156,8 @@ faults: setup  ## a fault in every call for one client, one at a time; the other
 		tests/integration/server/test_fault_injection.py tests/unit/jetstream/test_fault_recovery.py
 
 sim-bugs: setup  ## bugs planted on purpose, and the seeds that find them
-	$(BIN)/python -m pytest -q -s $(UNLIMITED) tests/simulation/test_planted_bugs.py
+	$(BIN)/python -m pytest -q -s $(UNLIMITED) tests/simulation/test_planted_bugs.py \
+		tests/simulation/test_raft_sim.py tests/simulation/test_stream_sim.py -k planted
 
 raft-sim: setup  ## Raft groups in simulation: SEED=n replays one, SEEDS=1000 runs so many fresh ones
 	$(BIN)/python -m penstock.testing.raft_sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)

@@ -15,7 +15,13 @@ from penstock import faults
 from penstock.testing.sim.runner import fresh_seed
 from tests.support.examples import PROFILE
 from tests.support.hanging import pytest_runtest_makereport
-from tests.support.scheduling import is_slow, longest_first, pytest_xdist_make_scheduler
+from tests.support.scheduling import (
+    choose_shares,
+    is_slow,
+    leave_out_shares,
+    longest_first,
+    pytest_xdist_make_scheduler,
+)
 
 __all__ = ["pytest_runtest_makereport", "pytest_xdist_make_scheduler"]
 
@@ -27,10 +33,17 @@ if "penstock" not in {point.name for point in entry_points(group="pytest11")}:
 SIM_FIRST = os.environ.setdefault("SIM_FIRST", str(fresh_seed()))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    choose_shares(config)
+
+
 def pytest_report_header() -> list[str]:
     """Says which seeds and how many examples this run draws, so that the whole run can be repeated."""
     seeds = f"simulation: fresh seeds from {SIM_FIRST} (repeat them with SIM_FIRST={SIM_FIRST})"
-    return [seeds, f"hypothesis: {PROFILE} profile"]
+    shares = f"tests marked share(n): {os.environ['TEST_SHARES']} in n (TEST_SHARES=all runs all of them)"
+    if os.environ["TEST_SHARES"] == "all":
+        shares = "tests marked share(n): all"
+    return [seeds, f"hypothesis: {PROFILE} profile", shares]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,4 +111,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "official" in callspec.id.split("-"):
             item.add_marker(pytest.mark.flaky(reruns=2))
+    if os.environ["TEST_SHARES"] == "one":
+        config.hook.pytest_deselected(items=leave_out_shares(items, int(SIM_FIRST)))
     longest_first(items)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.scheduling import SESSION_FILES, FileScheduling, longest_first
+import pytest
+
+from tests.support.scheduling import SESSION_FILES, FileScheduling, leave_out_shares, longest_first
 
 
 class FakeItem:
@@ -31,3 +33,19 @@ def test_files_of_the_spark_session_are_those_that_ask_for_it() -> None:
     names = {Path(file).stem for file in SESSION_FILES}
     assert {"test_source", "test_sink", "test_guide"} <= names
     assert "test_wire" not in names
+
+
+class SharedItem(FakeItem):
+    def get_closest_marker(self, name: str) -> object:  # type: ignore[override]
+        return pytest.mark.share(3).mark if name == "share" and "shared" in self.name else None
+
+
+def test_three_runs_have_each_shared_test_once_and_all_others() -> None:
+    names = ["a::own", *[f"a::shared{n}" for n in range(7)], "b::shared", "b::own"]
+    kept: list[str] = []
+    for draw in range(1000, 1003):
+        items = [SharedItem(name) for name in names]
+        left_out = leave_out_shares(items, draw)  # type: ignore[arg-type]
+        assert sorted(item.name for item in [*items, *left_out]) == sorted(names)
+        kept += [item.name for item in items]
+    assert sorted(kept) == sorted([*names, *["a::own", "b::own"] * 2])

@@ -17,6 +17,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_state_of_a_small_group_keeps_the_invariants(name: str) -> None:
     found = explore(CONFIGURATIONS[name])

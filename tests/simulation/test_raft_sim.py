@@ -44,6 +44,7 @@ def test_fresh_seeds_of_raft_groups_pass() -> None:
 ALL_PLANTED = [*SIMULATED, *PLANTED]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("plant", "hint"), ALL_PLANTED, ids=[plant.__name__ for plant, _ in ALL_PLANTED])
 def test_a_bug_planted_in_the_core_or_the_node_fails_a_seed(
     plant: Plant, hint: int, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]

@@ -33,6 +33,7 @@ def test_fresh_seeds_of_replicated_streams_pass() -> None:
         check_seed(seed)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("plant", "hint"), BUGS, ids=[plant.__name__ for plant, _ in BUGS])
 def test_a_bug_planted_in_replicated_streams_fails_a_seed(
     plant: Plant, hint: int, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]

@@ -8,6 +8,8 @@ and Spark last.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,26 @@ def longest_first(items: list[pytest.Item]) -> None:
     """Slow files first, then integration tests, which wait for timers while others compute."""
     slow_files = {item.path for item in items if is_slow(item)}
     items.sort(key=lambda item: item.path not in slow_files)
+
+
+def choose_shares(config: pytest.Config) -> None:
+    """Sets TEST_SHARES, which worker processes inherit: whether a part of the tests marked share(n) is left
+    out. A run of the whole suite leaves it out; one of chosen tests or a campaign does not."""
+    if hasattr(config, "workerinput"):
+        return
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    os.environ.setdefault("TEST_SHARES", "one" if is_whole and config.getoption("timeout") != 0 else "all")
+
+
+def leave_out_shares(items: list[pytest.Item], draw: int) -> list[pytest.Item]:
+    """Keeps one in n of a file's tests that are marked share(n); `draw` decides which. Returns the others."""
+    left_out: list[pytest.Item] = []
+    seen: Counter[Path] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("share")
+        if mark is not None:
+            if (seen[item.path] + draw) % mark.args[0]:
+                left_out.append(item)
+            seen[item.path] += 1
+    items[:] = [item for item in items if item not in left_out]
+    return left_out

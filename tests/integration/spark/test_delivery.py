@@ -113,6 +113,7 @@ def test_all_rows_arrive_once_in_order(feed: Feed, delivery: str) -> None:
     assert target.rows() == wanted() * 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kill", [False, True], ids=["lost connection", "dead task"])
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_broken_off_at_every_write_and_run_again_every_row_is_there_once(

@@ -113,6 +113,7 @@ def the_command(part: str) -> str:
     return line
 
 
+@pytest.mark.share(3)
 def test_py_files_bring_penstock_to_driver_and_executors(cluster: DeployedCluster) -> None:
     said = cluster.run(the_command("--py-files"))
     assert f"{COUNT} orders, {COUNT} copied" in said
@@ -120,6 +121,7 @@ def test_py_files_bring_penstock_to_driver_and_executors(cluster: DeployedCluste
         assert len(list((cluster.folder / place).glob("penstock-spark-*/*/lib/penstock"))) == 1
 
 
+@pytest.mark.share(3)
 def test_archives_bring_penstock_to_executors(cluster: DeployedCluster) -> None:
     """The driver has penstock installed, here the checkout and the msgspec beside it."""
     import msgspec
@@ -133,6 +135,7 @@ def test_archives_bring_penstock_to_executors(cluster: DeployedCluster) -> None:
     assert f"{COUNT} orders, " in said
 
 
+@pytest.mark.share(3)
 def test_an_artifact_brings_penstock_to_a_session(cluster: DeployedCluster) -> None:
     assert f"{COUNT} orders" in cluster.run(the_command("artifact.py"))
 
