@@ -40,7 +40,7 @@ consumer pause ORDERS other 1h --force
 consumer resume ORDERS other --force
 consumer find ORDERS --push
 consumer rm ORDERS other --force
-sub orders.> --stream ORDERS --all --count 2 --raw
+sub orders.> --stream ORDERS --all --count 5 --raw
 stream purge ORDERS --force --json
 stream rm ORDERS --force
 kv add B --history 3
