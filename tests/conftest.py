@@ -40,9 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> list[str]:
     """Says which seeds and how many examples this run draws, so that the whole run can be repeated."""
     seeds = f"simulation: fresh seeds from {SIM_FIRST} (repeat them with SIM_FIRST={SIM_FIRST})"
-    shares = f"tests marked share(n): {os.environ['TEST_SHARES']} in n (TEST_SHARES=all runs all of them)"
-    if os.environ["TEST_SHARES"] == "all":
-        shares = "tests marked share(n): all"
+    has_all = os.environ["TEST_SHARES"] == "all"
+    shares = f"tests marked share(n): {'all' if has_all else 'one in n (TEST_SHARES=all runs all of them)'}"
     return [seeds, f"hypothesis: {PROFILE} profile", shares]
 
 

@@ -24,7 +24,7 @@ def frame_at_start(data: bytes | bytearray) -> int:
 
 
 class FrameProxy:
-    """cut_after: frames of the first connection after which it is cut. frames: what was forwarded
+    """cut_after: frames of the first connection after which it is cut; 0: never. frames: what was forwarded
     before, as "> SUB" (to the server) and "< MSG"."""
 
     def __init__(self, port: int, cut_after: int) -> None:

@@ -62,13 +62,15 @@ def choose_shares(config: pytest.Config) -> None:
 
 def leave_out_shares(items: list[pytest.Item], draw: int) -> list[pytest.Item]:
     """Keeps one in n of a file's tests that are marked share(n); `draw` decides which. Returns the others."""
+    kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     seen: Counter[Path] = Counter()
     for item in items:
         mark = item.get_closest_marker("share")
-        if mark is not None:
-            if (seen[item.path] + draw) % mark.args[0]:
-                left_out.append(item)
+        if mark is None:
+            kept.append(item)
+        else:
+            (left_out if (seen[item.path] + draw) % mark.args[0] else kept).append(item)
             seen[item.path] += 1
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = kept
     return left_out
