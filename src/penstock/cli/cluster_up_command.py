@@ -222,17 +222,23 @@ def _last_lines(log: Path) -> str:
         return f"(its log can not be read: {error})"
 
 
+def _are_ready(running: list[_RunningServer]) -> bool:
+    """Whether every server has routes to all others, and all know the same meta leader."""
+    leaders = {one.meta_leader for one in running}
+    return all(one.is_ready(len(running)) for one in running) and len(leaders) == 1
+
+
 async def _until_ready(running: list[_RunningServer]) -> None:
-    """Wait until every server has routes to all others. Raises CommandFailed."""
+    """Wait until the servers are ready together. Raises CommandFailed."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
-            while not all(one.is_ready(len(running)) for one in running):
+            while not _are_ready(running):
                 _check_alive(running)
                 await _poll_all(running)
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         late = [one.server.name for one in running if not one.is_ready(len(running))]
-        text = f"not ready within {READY_TIMEOUT_S:g} s: {', '.join(late)}"
+        text = f"not ready within {READY_TIMEOUT_S:g} s: {', '.join(late) or 'no common leader'}"
         raise CommandFailed(f"{text}; see {running[0].server.folder}") from None
 
 

@@ -109,6 +109,14 @@ def test_an_unknown_server_is_named_by_its_id(group: MetaGroup) -> None:
     assert (unknown.lag, unknown.offline) == (0, True)
 
 
+def test_a_leader_whose_name_is_not_known_yet_is_shown_as_none(group: MetaGroup) -> None:
+    stream, lone = group.stream("S"), group.stream("ONE")
+    sight = seen("B", "Z", B=fresh(), Z=fresh())
+    assert stream_cluster(group.machine.tables, stream, sight, NOW).leader == ""
+    assert stream_cluster(group.machine.tables, lone, sight, NOW).leader == ""
+    assert meta_cluster(group.machine.tables, "c", sight, NOW, voters="BZ").leader == ""
+
+
 def test_a_scale_up_shows_who_is_pending_and_what_is_wanted(group: MetaGroup) -> None:
     created = group.now + 1000
     group.update("ONE", num_replicas=3)

@@ -61,6 +61,15 @@ def name_of(tables: MetaTables, peer: str) -> str:
     return record.name if record is not None else f"Server name unknown at this time (peerID: {peer})"
 
 
+def leader_name(tables: MetaTables, leader: str) -> str:
+    """The name of a leader; "" when there is none. leader: a peer id, "" for none.
+
+    A leader is heard before its name is: until then it is "" too, as for the official server. Clients wait
+    for a name, and the text for an unknown server would look like one."""
+    record = tables.peers.get(leader)
+    return record.name if record is not None else ""
+
+
 def peer_info(
     tables: MetaTables, peer: str, sight: MemberSight | None, now: int, *, is_pending: bool = False
 ) -> PeerInfo:
@@ -97,8 +106,7 @@ def consumer_cluster(
 
 
 def _lone(tables: MetaTables, stream: StreamAssignment, sight: GroupSight) -> ClusterInfo:
-    leader = name_of(tables, sight.leader) if sight.leader else ""
-    return ClusterInfo(name=stream.group.cluster, leader=leader)
+    return ClusterInfo(name=stream.group.cluster, leader=leader_name(tables, sight.leader))
 
 
 def _group_info(
@@ -124,7 +132,7 @@ def _group_info(
     return ClusterInfo(
         name=stream.group.cluster,
         raft_group=raft_group,
-        leader=name_of(tables, sight.leader) if sight.leader else "",
+        leader=leader_name(tables, sight.leader),
         leader_since=format_time(sight.leader_since) if sight.leader and sight.leader_since else None,
         system_account=not sight.traffic_account,
         traffic_account=sight.traffic_account or "$SYS",
@@ -182,7 +190,7 @@ def meta_cluster(
     ]
     return MetaClusterInfo(
         name=cluster,
-        leader=name_of(tables, sight.leader) if sight.leader else "",
+        leader=leader_name(tables, sight.leader),
         peer=sight.leader,
         replicas=sorted(replicas, key=lambda one: one.name),
         cluster_size=len(voting),

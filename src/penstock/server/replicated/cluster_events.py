@@ -45,7 +45,7 @@ class ClusterEvents:
         assignment = tables.find_stream(account, stream)
         if assignment is None or len(sight.members) < 2:
             return
-        leader, replicas = cluster_infos.name_of(tables, sight.leader), self._replicas(tables, sight)
+        leader, replicas = cluster_infos.leader_name(tables, sight.leader), self._replicas(tables, sight)
         self._publish(account, made.stream_leader_elected(account, stream, leader, replicas))
         for name, consumer in tables.consumers(account, stream).items():
             if consumer_replicas(consumer.config, assignment.config) > 1:
