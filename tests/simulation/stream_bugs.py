@@ -47,7 +47,7 @@ def index_of_unwritten_removals(patch: pytest.MonkeyPatch) -> None:
         live[to._directory, block.number] = block
         finalize(to, block)
 
-    def late(to: files.OpenFiles, directory: Path, number: int, index: bytes, **options: Any) -> None:
+    def late(to: files.OpenFiles, directory: Path, number: int, index: bytearray, **options: Any) -> None:
         block = live.get((directory, number))
         is_there = block is not None and block.closed and block.resident
         write_index(to, directory, number, block.export_index() if block and is_there else index, **options)

@@ -60,17 +60,17 @@ def write_index(
     files: OpenFiles,
     directory: Path,
     number: int,
-    index: bytes,
+    index: bytearray,
     *,
     permit: Permit | None = None,
 ) -> None:
-    """Writes a closed block's exported index, tied to its file. A failure is only logged: it makes the next
-    recovery slower."""
+    """Ties a closed block's exported index to its file, and writes it. A failure is only logged: it makes
+    the next recovery slower."""
     path = index_path(directory, number)
     try:
         size, tail = fingerprint(files.disk, block_path(directory, number))
-        tied = MessageBlock.tie_index(index, size, tail)
-        files.replace(path, tied, sync=False, permit=permit)
+        MessageBlock.tie_index(index, size, tail)
+        files.replace(path, index, sync=False, permit=permit)
     except (StoreWriteError, OSError) as error:
         if permit is None or not permit.is_revoked:
             logger.warning("%s: index not written: %s", path, error)
@@ -196,7 +196,7 @@ class BlockJobs:
         return self._busy
 
     def _write_index(
-        self, number: int, index: bytes, after: Iterable[Path] = (), permit: Permit | None = None
+        self, number: int, index: bytearray, after: Iterable[Path] = (), permit: Permit | None = None
     ) -> None:
         try:
             self._syncs.sync_files(after)

@@ -172,8 +172,8 @@ class FileCipher:
                 parts.append(frames.seal(view[at : at + FRAME_BYTES], at, compress=compress))
         return b"".join(parts)
 
-    def seal(self, data: bytes, path: Path) -> bytes:
-        """Encodes a small file for writing; returns the bytes unchanged when the store has no key."""
+    def seal(self, data: bytes | bytearray, path: Path) -> bytes | bytearray:
+        """Encodes a small file for writing; returns the same object when the store has no key."""
         return self.encode(data, path) if self._key else data
 
     def unseal(self, data: bytes, path: Path) -> bytes:

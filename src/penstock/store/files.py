@@ -111,7 +111,7 @@ class Permit:
 def write_atomically(
     disk: Disk,
     path: Path,
-    data: bytes,
+    data: bytes | bytearray,
     *,
     sync: bool = True,
     sync_name: bool = True,
@@ -423,7 +423,7 @@ class OpenFiles:
     def replace(
         self,
         path: Path,
-        data: bytes,
+        data: bytes | bytearray,
         *,
         sync: bool = True,
         sync_name: bool = True,

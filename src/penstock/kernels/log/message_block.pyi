@@ -44,17 +44,17 @@ class MessageBlock:
     def release_borrowed(self) -> None:
         """Releases the bytes that scan() got without `copy`; the log loads them again."""
 
-    def export_index(self, file_size: int = 0, file_tail: int = 0) -> bytes:
-        """The input of from_index(); the block must be closed and resident. The size and the last 8 bytes of
-        the file (little endian) identify the file.
+    def export_index(self) -> bytearray:
+        """What from_index() needs of a closed and resident block, once tie_index() has completed it.
 
         The index omits removed messages. Export it only when the tombstones of their removals are written:
         otherwise a crash could remove messages without a stored tombstone or successor.
         """
 
     @staticmethod
-    def tie_index(index: bytes, file_size: int, file_tail: int) -> bytes:
-        """The same index for a file of that size and with those last 8 bytes."""
+    def tie_index(index: bytearray, file_size: int, file_tail: int) -> None:
+        """Completes an exported index in place, for a file of that size and with those last 8 bytes (little
+        endian), which identify the file. It may be tied to another file later."""
 
     @staticmethod
     def from_index(index: bytes, number: int, file_size: int, file_tail: int) -> MessageBlock:

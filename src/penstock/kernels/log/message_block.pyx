@@ -13,9 +13,9 @@ need a search for the entries that link to them).
 import struct
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from penstock.kernels.base.memory cimport array_grow, array_new
 from penstock.kernels.wire.output cimport OutBuffer
@@ -127,14 +127,6 @@ cdef inline char* put_bytes(char* to, const void* data, size_t size) noexcept:
     if size:                                        # without any, data may be NULL, which memcpy must not get
         memcpy(to, data, size)
     return to + size
-
-
-cdef int put_digest(bytes index) except -1:
-    """Writes the hash of a new index into its last bytes."""
-    cdef size_t size = len(index) - DIGEST.size
-    cdef uint64_t digest = xxh64(<const char*>index, size, 0)
-    memcpy(<char*>index + size, &digest, sizeof(digest))
-    return 0
 
 
 cdef inline Py_ssize_t next_in_block(MessageBlock block, size_t at) noexcept:
@@ -507,38 +499,42 @@ cdef class MessageBlock:
 
     # ------------------------------------------------------------------ the index of a closed block
 
-    def export_index(self, uint64_t file_size=0, uint64_t file_tail=0):
+    def export_index(self):
         """Everything that recovery needs of a closed block without reading it; see the .pyi."""
-        cdef bytes head, rows, index
+        cdef bytes head, rows
+        cdef bytearray index
         cdef size_t removed = self.removed_count * sizeof(RemovedRange), entries = self.count * sizeof(Entry)
         cdef size_t seqs = self.count * sizeof(uint32_t) if self.seqs != NULL else 0
         cdef char* to
         assert self.closed and self.data != NULL
         head = HEAD.pack(
-            INDEX_MAGIC, self.number, self.size, file_size, file_tail, self.first_seq, self.last_seq, self.first_ts,
+            INDEX_MAGIC, self.number, self.size, 0, 0, self.first_seq, self.last_seq, self.first_ts,
             self.last_ts, self.live, self.live_bytes, self.floor, self.last_at_least, self.recorded_ts,
             self.replaces_upto, self.count, self.removed_count, self.seqs != NULL,
         )
         rows = self._subject_table()
         # Written into its place: an index of the usual block has a megabyte, and each copy costs as many new pages.
-        index = PyBytes_FromStringAndSize(NULL, len(head) + removed + entries + seqs + len(rows) + DIGEST.size)
-        to = put_bytes(<char*>index, <const char*>head, len(head))
+        index = PyByteArray_FromStringAndSize(NULL, len(head) + removed + entries + seqs + len(rows) + DIGEST.size)
+        to = put_bytes(PyByteArray_AS_STRING(index), <const char*>head, len(head))
         to = put_bytes(to, self.removed, removed)
         to = put_bytes(to, self.entries, entries)
         to = put_bytes(to, self.seqs, seqs)
-        put_bytes(to, <const char*>rows, len(rows))
-        put_digest(index)
+        to = put_bytes(to, <const char*>rows, len(rows))
+        memset(to, 0, DIGEST.size)
         return index
 
     @staticmethod
-    def tie_index(bytes index not None, uint64_t file_size, uint64_t file_tail):
-        """The same index for a file of that size and with those last 8 bytes."""
-        cdef bytes pair = PAIR.pack(file_size, file_tail), tied
-        assert len(index) >= HEAD.size + DIGEST.size
-        tied = PyBytes_FromStringAndSize(<const char*>index, len(index))
-        memcpy(<char*>tied + <size_t>FILE_AT, <const char*>pair, len(pair))
-        put_digest(tied)
-        return tied
+    def tie_index(bytearray index not None, uint64_t file_size, uint64_t file_tail):
+        """Completes an exported index, in place; see the .pyi."""
+        # A copy would be made in the thread of the disk's jobs, whose memory pool keeps a few of that size for ever.
+        cdef bytes pair = PAIR.pack(file_size, file_tail)
+        cdef size_t size = len(index)
+        cdef char* start = PyByteArray_AS_STRING(index)
+        cdef uint64_t digest
+        assert size >= <size_t>(HEAD.size + DIGEST.size)
+        memcpy(start + <size_t>FILE_AT, <const char*>pair, len(pair))
+        digest = xxh64(start, size - <size_t>DIGEST.size, 0)
+        memcpy(start + size - <size_t>DIGEST.size, &digest, sizeof(digest))
 
     cdef bytes _subject_table(self):
         """A row for each chain that begins in this block. At most one chain of a subject has live messages."""
