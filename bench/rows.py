@@ -62,6 +62,16 @@ class Row:
             return None
         return ours / theirs if self.scenario.bigger_is_better else theirs / ours
 
+    def pair_ratio(self) -> float | None:
+        """The median of the ratios of each round. Load that changes from round to round affects it less than
+        the ratio of the medians."""
+        ours, theirs = self.figures.get("penstock", []), self.figures.get(self.rival, [])
+        pairs = [
+            (a, b) if self.scenario.bigger_is_better else (b, a) for a, b in zip(ours, theirs, strict=False)
+        ]
+        ratios = [a / b for a, b in pairs if b]
+        return statistics.median(ratios) if ratios else None
+
     def cpu_ratio(self) -> float | None:
         """CPU time of the rival by that of penstock, medians: above 1 penstock needs less.
 

@@ -6,7 +6,8 @@ better for penstock.
 
 `--before CHECKOUT` compares with the penstock of another checkout instead, whose kernels are built: the rows
 of the server, each with the ratio of the CPU time that both needed for the same work. Other load changes that
-ratio less than the one of rates.
+ratio less than the one of rates, and the median of each round's ratio ("of pairs") less than the ratio of
+medians.
 """
 
 from __future__ import annotations
@@ -389,7 +390,7 @@ def table(rows: list[Row], rival_name: str) -> Table:
     out = Table(title=f"penstock beside {rival_name}: medians")
     out.add_column("scenario")
     out.add_column("unit")
-    for name in ("penstock", rival_name, "ratio", "CPU ratio", "goal"):
+    for name in ("penstock", rival_name, "ratio", "of pairs", "CPU ratio", "goal"):
         out.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         ours, theirs, ratio = row.median("penstock"), row.median(row.rival), row.ratio()
@@ -400,6 +401,7 @@ def table(rows: list[Row], rival_name: str) -> Table:
             format_figure(ours),
             format_figure(theirs) + rival,
             "-" if ratio is None else f"[{'red' if row.missed() else 'green'}]{ratio:.2f}[/]",
+            format_figure(row.pair_ratio()),
             format_figure(row.cpu_ratio()),
             row.aim(),
         )
@@ -418,6 +420,7 @@ def results(rows: list[Row]) -> dict[str, object]:
             "unit": row.scenario.unit,
             "figures": row.figures,
             "ratio": row.ratio(),
+            "pair_ratio": row.pair_ratio(),
             "cpu_s": row.cpu_s,
             "cpu_ratio": row.cpu_ratio(),
             "goal": row.scenario.goal,
