@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from penstock.cluster import mesh
 from penstock.cluster.announcements import ClusterInterest
 from penstock.cluster.mesh import Mesh
+from penstock.cluster.peer_link import Address, LinkState
 from penstock.cluster.route_link import Dial, RouteLink
 from penstock.testing.cluster_sim.cluster_run import run_cluster_seed
+from penstock.testing.cluster_sim.sim_member import SimMember, SimSettings
+from penstock.testing.cluster_sim.sim_network import SimNetwork
 
 FIXED = range(1, 13)
 FRESH = 12
@@ -46,6 +50,27 @@ def test_fresh_seeds_pass() -> None:
 
 def test_a_seed_gives_the_same_run_again() -> None:
     assert run_cluster_seed(7) == run_cluster_seed(7)
+
+
+def links_soon_after_servers_dialled_each_other(seed: int, compares_ids: bool) -> list[int]:
+    """The numbers of registered links of two servers, 0.5 s after both have started."""
+    network = SimNetwork(Random(seed))
+    members: dict[int, SimMember] = {}
+    for number in range(2):
+        settings = SimSettings(routes=(Address(f"host-{1 - number}", 1),))
+        members[number] = SimMember(network, number, 1, settings, members.get, "c", compares_ids=compares_ids)
+    network.run_for(0.5)
+    return [sum(link.state is LinkState.REGISTERED for link in one.mesh.links) for one in members.values()]
+
+
+def test_servers_that_dial_each_other_have_all_links_without_dialling_again() -> None:
+    """Otherwise each may close the link that the other one keeps, as official servers do."""
+    first = int(os.environ["SIM_FIRST"])
+    print(f"seeds {first} to {first + 99}")
+    seeds = range(first, first + 100)
+    assert {tuple(links_soon_after_servers_dialled_each_other(seed, True)) for seed in seeds} == {(4, 4)}
+    others = [tuple(links_soon_after_servers_dialled_each_other(seed, False)) for seed in seeds]
+    assert any(one != (4, 4) for one in others)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -6,16 +6,17 @@ tell all its other peers about it (gossip), and they dial.
 
 A route is a pool of links. Link 0 comes first; when the peer has answered a ping on it, and so has accepted
 this server, the dialling server opens the next one, until the pool is full. The place of each link is fixed
-by the dialling server. Two servers that dial each other at the same time fill one pool together: the
-accepting one closes a link whose place is taken as a duplicate, and marks the survivor to be dialled again,
-because both servers may have closed the other's.
+by the dialling server. Two servers that dial each other at the same time fill one pool together. Each may
+register its own link at a place and find the other's link for the same one:
+- Two penstock servers keep the link that the server with the lesser id dialled.
+- Beside an official server, each closes the link that came second. Both links may end, so the survivor is
+  marked to be dialled again, a second later.
 
 Invariants: a peer has at most one link at each place of its pool, and one for each dedicated account. A link
 is in the pool exactly while it is registered. Links to a peer without a pool have place 0 and carry all
 accounts.
 
-Rejected: choosing the survivor of two links by comparing ids (the official server does not, so both would
-close).
+Rejected: to compare ids with official servers, too (they do not, so both links would close more often).
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Mesh:
         server_id, server_name: identity of this server.
         cluster_name: configured name, or a generated one.
         is_dynamic: whether the name was generated, and may be exchanged for a peer's.
+        compares_ids: whether two servers that dial each other keep the link of the lesser id, if the peer
+            does so as well; otherwise as beside an official server.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Mesh:
         server_name: str,
         cluster_name: str,
         is_dynamic: bool,
+        compares_ids: bool = True,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -82,6 +86,7 @@ class Mesh:
         self.server_name = server_name
         self.cluster_name = cluster_name
         self.is_dynamic = is_dynamic
+        self._compares_ids = compares_ids
         self._ports = ports
         self._pools: dict[str, list[RouteLink | None]] = {}
         self._dedicated: dict[str, dict[str, RouteLink]] = {name: {} for name in settings.pinned_accounts}
@@ -279,6 +284,7 @@ class Mesh:
         info.headers = settings.headers
         info.auth_required = bool(settings.user)
         info.lnoc = info.lnocu = info.ln = True
+        info.lesser_id_dials = self._compares_ids
         info.route_pool_size = max(0, settings.pool_size)
         info.route_pool_idx, info.route_account, info.gossip_mode = pool_index, account, gossip_mode
         info.import_, info.export = settings.permissions_shown
@@ -365,9 +371,11 @@ class Mesh:
     def _register_dedicated(self, link: RouteLink, info: RouteInfo) -> None:
         links = self._dedicated[link.account]
         other = links.get(info.server_id)
-        if other is not None:
+        if other is not None and not self._takes_place(link, other, info):
             self._close_duplicate(other, link, final=True)
             return
+        if other is not None:
+            self._give_way(other, link)
         links[info.server_id] = link
         self._begin(link, 0)
         if len(links) > 1:
@@ -403,9 +411,11 @@ class Mesh:
         else:
             index = info.route_pool_idx
             other = pool[index]
-            if other is not None:
+            if other is not None and not self._takes_place(link, other, info):
                 self._close_duplicate(other, link, final=False)
                 return
+            if other is not None:
+                self._give_way(other, link)
             solicited = next((one for one in pool if one is not None and one.did_solicit), None)
             if solicited is not None:
                 self._adopt(link, solicited)
@@ -436,6 +446,27 @@ class Mesh:
             link.address = solicited.address
         link.did_solicit = True
         link.is_explicit |= solicited.is_explicit
+
+    def _takes_place(self, link: RouteLink, other: RouteLink, info: RouteInfo) -> bool:
+        """Whether a link replaces the one at its place: two servers dialled each other, and both keep the
+        link that the server with the lesser id dialled."""
+        if not (self._compares_ids and info.lesser_id_dials) or link.is_dialled == other.is_dialled:
+            return False
+        return (self.server_id < link.remote_id) == link.is_dialled
+
+    def _give_way(self, other: RouteLink, link: RouteLink) -> None:
+        """Closes the link at the place that `link` takes. What the peer sent on it is lost, as if it had been
+        closed as the second one; it was registered a moment ago."""
+        if other.did_solicit:
+            self._adopt(link, other)
+        other.no_reconnect = True
+        if other.account:
+            del self._dedicated[other.account][other.remote_id]
+        else:
+            self._pools[other.remote_id][other.pool_index] = None
+        self.interest.link_closed(other)
+        self.log_debug(other, f'Detected duplicate remote route "{other.remote_id}"')
+        other.close(CloseReason.DUPLICATE_ROUTE)
 
     def _close_duplicate(self, other: RouteLink | None, link: RouteLink, *, final: bool) -> None:
         link.no_reconnect |= final

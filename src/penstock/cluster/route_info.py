@@ -41,6 +41,9 @@ class RouteInfo(LinkInfo, omit_defaults=True, kw_only=True):
     leafnode_urls: list[str] | None = None
     replication: int = 0
     """Version of the framing of replicated groups; 0 = none. Only penstock sends it."""
+    lesser_id_dials: bool = False
+    """Of two links for one place, the server keeps the one that the lesser id dialled. Only penstock sends
+    it."""
 
 
 class RouteConnect(msgspec.Struct, kw_only=True):

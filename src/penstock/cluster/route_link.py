@@ -87,7 +87,8 @@ class RouteLink(PeerLink):
         self.wire = wire
         self.sink = sink
         self.ingress = ingress
-        self.did_solicit = dial is not None
+        self.is_dialled = dial is not None
+        self.did_solicit = dial is not None  # or it stands for a link that this server dialled
         self.is_explicit = dial is not None and dial.is_explicit
         self.address = dial.address if dial is not None else None
         self.account = dial.account if dial is not None else ""

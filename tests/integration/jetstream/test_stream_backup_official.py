@@ -44,11 +44,13 @@ def fill(nats: RawNats) -> None:
     stored(nats, "S", MESSAGES)
     for seq in (1, 2, 50, 51, 52, MESSAGES):
         assert nats.request("$JS.API.STREAM.MSG.DELETE.S", {"seq": seq})["success"]
-    for name, config in (("WORK", {"durable_name": "WORK", "filter_subject": "s.3"}), ("PLAIN", {})):
+    # An ephemeral consumer goes after 5 s without a client by default, and busy machines need longer.
+    for name, suffix, config in (
+        ("WORK", ".s.3", {"durable_name": "WORK", "filter_subject": "s.3"}),
+        ("PLAIN", "", {"inactive_threshold": 120 * 10**9}),
+    ):
         body = {"stream_name": "S", "config": {"name": name, "ack_policy": "explicit", **config}}
-        assert "error" not in nats.request(
-            f"$JS.API.CONSUMER.CREATE.S.{name}" + (".s.3" if config else ""), body
-        )
+        assert "error" not in nats.request(f"$JS.API.CONSUMER.CREATE.S.{name}{suffix}", body)
     fetch(nats, "WORK", 5, acked=(0, 2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 from penstock.cluster.peer_link import Address
 from penstock.kernels.wire.route_links import RouteSink
@@ -22,6 +23,9 @@ class ClusterRun(LinkRun[SimMember]):
         if not self.cluster_name and self.random.random() < 0.5:
             self._names[self.random.randrange(self.size)] = "given"
         self._settings = [self._settings_of(number) for number in range(self.size)]
+        # In half of the runs all links end as beside official servers; in others those of some members.
+        ids = Random(f"ids of {seed}")
+        self._compares_ids = [seed % 2 == 1 and ids.random() < 0.8 for _ in range(self.size)]
 
     def _settings_of(self, number: int) -> SimSettings:
         """Routes that connect all servers: each but the first has a route to an earlier one, and some
@@ -44,6 +48,7 @@ class ClusterRun(LinkRun[SimMember]):
             self._settings[number],
             self.members.get,
             self._names[number],
+            compares_ids=self._compares_ids[number],
         )
 
     def _check_healed(self) -> None:

@@ -143,6 +143,7 @@ class SimMember:
         find: callable(number) -> the running server, or None.
         cluster_name: "" = a generated one.
         has_other_links: whether there may be leaf nodes or gateways.
+        compares_ids: see `penstock.cluster.mesh.Mesh`.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class SimMember:
         cluster_name: str,
         *,
         has_other_links: bool = False,
+        compares_ids: bool = True,
     ) -> None:
         self._network = network
         self.number = number
@@ -181,6 +183,7 @@ class SimMember:
             server_name=self.server_name,
             cluster_name=cluster_name or f"generated-{network.random.randrange(1000):03}-{number}",
             is_dynamic=not cluster_name,
+            compares_ids=compares_ids,
         )
         for account in self.accounts.values():
             account.index.random_state = network.random.getrandbits(63) or 1
