@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.kernels.ingest.ingest import recover_ids
 from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.log.message_block import MessageBlock
+from penstock.kernels.log.stream_log import StreamLog
 from tests.reference.message_ids import MessageIdsModel
 from tests.support.examples import examples
 
@@ -158,3 +161,36 @@ def test_the_entries_are_listed_in_the_order_of_their_times() -> None:
         ids.add(msg_id, seq, seq)
     ids.prune(11)
     assert ids.items() == [(b"a", 2, 2), (b"long" * 30, 3, 3)]
+
+
+PLAIN, WITH_ID = b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n"
+MESSAGES = 30
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(st.sampled_from([b"", PLAIN, WITH_ID]), min_size=MESSAGES, max_size=MESSAGES), st.data())
+def test_recovery_finds_the_ids_of_readable_messages_in_a_block_with_a_changed_byte(
+    headers: list[bytes], data: st.DataObject
+) -> None:
+    written = StreamLog(1 << 20, True)
+    for number, header in enumerate(headers):
+        written.append(b"s", header % number if header is WITH_ID else header, b"x" * number, number)
+    [whole] = written.block_list()
+    stored = bytes(whole)
+    block = MessageBlock(1, 1)
+    block.scan(stored)
+    block.closed = True
+    index = block.export_index()
+    MessageBlock.tie_index(index, len(stored), int.from_bytes(stored[-8:], "little"))
+    indexed = MessageBlock.from_index(bytes(index), 1, len(stored), int.from_bytes(stored[-8:], "little"))
+    damaged = bytearray(stored)
+    at = data.draw(st.integers(0, len(stored) - 1))
+    damaged[at] ^= data.draw(st.integers(1, 255))
+    log = StreamLog(1 << 20, True, lambda number, size: bytes(damaged[:size]))
+    log.restore([indexed])
+    ids = MessageIds(1000)
+    assert recover_ids(log, ids, 1, 10 * MESSAGES) == 0
+    for number, header in enumerate(headers):
+        readable = log.load(number + 1) is not None
+        expected = number + 1 if header is WITH_ID and readable else 0
+        assert ids.find(b"%d" % number, MESSAGES) == expected

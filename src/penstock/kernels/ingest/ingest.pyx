@@ -517,7 +517,8 @@ def recover_ids(StreamLog log not None, MessageIds ids not None, uint64_t from_s
     cdef uint64_t seq = log.next_matching(from_seq, NULL, 0)
     while seq and looks:
         looks -= 1
-        if log.read(seq, &r) and r.header_len > ID_NAME_SIZE + 2:
+        # Most messages have no id, and to check the hashes of all would take most of the time.
+        if log.may_have_header(seq, ID_NAME_SIZE + 2) and log.read(seq, &r):
             p = <const char*>memmem(r.body, r.header_len, b"\r\nNats-Msg-Id:", ID_NAME_SIZE + 2)
             if p != NULL:
                 p += ID_NAME_SIZE + 2

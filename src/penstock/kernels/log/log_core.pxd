@@ -31,6 +31,9 @@ cdef class LogCore:
     # Reads the live message at seq into r: 1, or 0 when there is none. Pointers are valid until the next
     # append/remove/read.
     cdef int read(self, uint64_t seq, Record* r) except -1
+    # Whether the message at seq may have a header longer than `least`. Its hash is not checked: before the header is
+    # used, read() is to.
+    cdef bint may_have_header(self, uint64_t seq, size_t least) except -1
     # The first live sequence >= seq whose subject matches the filter (NULL/0 = all); 0 when none.
     # With a literal filter it hops along that subject's own chain; nothing is scanned.
     cdef uint64_t next_matching(self, uint64_t seq, const char* filter, size_t n) except? 0

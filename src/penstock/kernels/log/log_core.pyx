@@ -289,6 +289,26 @@ cdef class LogCore:
             return 0
         return 1
 
+    cdef bint may_have_header(self, uint64_t seq, size_t least) except -1:
+        cdef MessageBlock block = self._seek(seq)
+        cdef Py_ssize_t at
+        cdef Record r
+        cdef uint32_t offset
+        cdef int kind = 0
+        if block is None:
+            return False
+        at = block.find(seq)
+        if at < 0 or block.entries[at].offset & <uint32_t>ENTRY_DEAD:
+            return False
+        if block.data == NULL:
+            self._load(block)
+        offset = block.entries[at].offset & <uint32_t>ENTRY_OFFSET
+        if offset >= block.size:
+            return True
+        if decode_record(block.data + offset, block.size - offset, &r, &kind, False) != RECORD_OK:
+            return True                     # read() counts it as lost
+        return r.header_len > least
+
     cdef int _lose(self, MessageBlock block, size_t at, int status) except -1:
         self._count_lost(block, at, status)
         if self._next_live(self.first_seq) != self.first_seq:
