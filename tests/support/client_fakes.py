@@ -95,6 +95,10 @@ class ScriptedPeer:
         """The next line without its CRLF; b"" at the end of the connection."""
         return (await self._reader.readline()).rstrip(b"\r\n")
 
+    async def exactly(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        return await self._reader.readexactly(count)
+
     async def lines_until(self, last: bytes) -> list[bytes]:
         """The lines before `last`, which is read too."""
         lines: list[bytes] = []

@@ -13,7 +13,9 @@ Rejected: asyncio streams (a copy and a coroutine switch per read), a writer tas
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
@@ -271,9 +273,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def write_behind(self, parts: Sequence[Immutable]) -> None:
         """Write the out buffer, then `parts`. The transport may keep them, so they must never change."""
-        if self._transport is not None:
-            self.flush()
-            self._transport.writelines(parts)
+        transport = self._transport
+        if transport is None:
+            return
+        self.flush()
+        if not _joins_lines(transport):
+            transport.writelines(parts)
+            return
+        sent = 0 if transport.get_write_buffer_size() else _send_parts(transport, parts)
+        for part in parts:
+            if sent >= len(part):
+                sent -= len(part)
+            else:
+                transport.write(memoryview(part)[sent:])
+                sent = 0
 
     def write_first(self, data: bytes) -> None:
         """Write ahead of the out buffer; restores subscriptions after a reconnect."""
@@ -327,6 +340,20 @@ class Connection(asyncio.BufferedProtocol):
             self._reason = reason
         if self._transport is not None:
             self._transport.abort()
+
+
+def _joins_lines(transport: asyncio.Transport) -> bool:
+    """Whether its `writelines` copies everything: asyncio's plain sockets before Python 3.12."""
+    return sys.version_info < (3, 12) and type(transport).__module__ == "asyncio.selector_events"
+
+
+def _send_parts(transport: asyncio.Transport, parts: Sequence[Immutable]) -> int:
+    """Send what the socket of a transport takes now, and return the number of bytes. The transport, which
+    has nothing else to send, meets the error of a broken connection when it writes the rest."""
+    try:
+        return os.writev(transport.get_extra_info("socket").fileno(), parts)
+    except OSError:
+        return 0
 
 
 def tls_context(options: Options) -> ssl.SSLContext:

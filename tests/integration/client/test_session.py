@@ -299,6 +299,42 @@ async def test_a_publisher_waits_for_a_slow_socket_and_memory_stays_bounded() ->
         assert total == 5000
 
 
+async def test_large_messages_reach_a_peer_that_reads_slowly_whole_and_in_order() -> None:
+    """The socket takes a part of one; the rest waits, and what is published then waits behind it."""
+    sizes = [700_000, 40_000, 10, 1_000_000, 32_768, 0, 600_000] * 8
+    read_on = asyncio.Event()
+    arrived: list[tuple[bytes, int, set[int]]] = []
+
+    async def script(peer: ScriptedPeer, number: int) -> None:
+        await peer.handshake()
+        await asyncio.wait_for(read_on.wait(), 10)
+        while line := await peer.line():
+            if line == b"PING":
+                peer.send(b"PONG\r\n")
+                continue
+            verb, subject, size = line.split()
+            assert verb == b"PUB"
+            payload = await peer.exactly(int(size) + 2)
+            assert payload.endswith(b"\r\n")
+            arrived.append((subject, int(size), set(payload[:-2])))
+
+    async with scripted_server(script) as url, penstock.client.connect(url, request_timeout=30) as client:
+
+        async def publish() -> None:
+            for number, size in enumerate(sizes):
+                await client.publish(f"s.{number}", bytes([65 + number]) * size)
+
+        task = asyncio.ensure_future(publish())
+        connection = client._session.connection
+        assert connection is not None
+        await until(lambda: connection.paused)
+        read_on.set()
+        await task
+        await client.flush()
+    expected = [(b"s.%d" % n, size, {65 + n} if size else set()) for n, size in enumerate(sizes)]
+    assert arrived == expected
+
+
 async def test_a_draining_client_takes_nothing_new() -> None:
     release = asyncio.Event()
 

@@ -13,7 +13,7 @@ import hashlib
 
 # Below this size a call costs as much as the hashing.
 CALL_BYTES_MIN = 256 * 1024
-PENDING_BYTES_MAX = 4 * 1024 * 1024
+PENDING_BYTES_MAX = 8 * 1024 * 1024
 
 
 class BlockHash:

@@ -18,6 +18,9 @@ from penstock.client.message import Payload
 ObjectData: TypeAlias = Payload | os.PathLike[str] | IO[bytes] | Iterable[bytes] | AsyncIterable[bytes]
 
 BLOCK_BYTES = 1024 * 1024
+# Of data in memory, whose blocks are views: each one costs the hashing thread two fights for the interpreter
+# lock.
+VIEW_BYTES = 4 * 1024 * 1024
 
 
 def size_of(data: ObjectData) -> int | None:
@@ -38,14 +41,15 @@ async def blocks_of(data: ObjectData, chunk_bytes: int) -> AsyncGenerator[memory
     Raises TypeError for another type, and what reading a file raises.
     """
     block_bytes = max(BLOCK_BYTES // chunk_bytes, 1) * chunk_bytes
+    view_bytes = max(VIEW_BYTES // chunk_bytes, 1) * chunk_bytes
     if isinstance(data, str):
         data = data.encode()
     if isinstance(data, bytearray | memoryview):
         data = bytes(data)
     if isinstance(data, bytes):
         view = memoryview(data)
-        for start in range(0, len(view), block_bytes):
-            yield view[start : start + block_bytes]
+        for start in range(0, len(view), view_bytes):
+            yield view[start : start + view_bytes]
     elif isinstance(data, os.PathLike):
         with await asyncio.to_thread(open, data, "rb") as file:
             async with aclosing(_read(file, block_bytes)) as blocks:

@@ -28,7 +28,7 @@ from penstock.client.keyvalue.key_watch import deliver_settings
 from penstock.client.keyvalue.key_writes import bucket_not_found
 from penstock.client.message import HeadersLike
 from penstock.client.objectstore.block_hash import BlockHash
-from penstock.client.objectstore.chunk_source import ObjectData, blocks_of, size_of
+from penstock.client.objectstore.chunk_source import BLOCK_BYTES, ObjectData, blocks_of, size_of
 from penstock.client.objectstore.chunk_upload import ChunkUpload, FastUpload, PlainUpload
 from penstock.client.objectstore.object_config import (
     ObjectStoreConfig,
@@ -178,7 +178,7 @@ class ObjectStore:
         """Store the chunks. Returns the info with their size, number and digest."""
         total = size_of(data)
         digest = BlockHash(self.js.session.loop)
-        sent, size = 0, info.max_chunk_size
+        sent, yielded, size = 0, 0, info.max_chunk_size
         try:
             async with aclosing(blocks_of(data, size)) as blocks:
                 async for block in blocks:
@@ -189,7 +189,9 @@ class ObjectStore:
                         sent += len(chunk)
                         if progress is not None:
                             progress(sent, total)
-                    await asyncio.sleep(0)  # the loop reads acks, and serves others
+                        if sent - yielded >= BLOCK_BYTES:
+                            yielded = sent
+                            await asyncio.sleep(0)  # the loop reads acks, and serves others
         finally:
             await digest.finish()
         await upload.finish()
