@@ -98,10 +98,16 @@ PUBLISHING = {
     ("ServiceMsg", "respond_error"),
     ("Publisher", "publish"),
 }
-# Coroutines that await nothing but requests: they run in the calling thread.
+# Coroutines that await nothing but requests and pauses: they run in the calling thread.
 REQUESTS = {
     ("Client", "request"),
+    ("JetStream", "publish"),
+    ("KeyValue", "create"),
+    ("KeyValue", "delete"),
     ("KeyValue", "get"),
+    ("KeyValue", "purge"),
+    ("KeyValue", "put"),
+    ("KeyValue", "update"),
     ("Stream", "get_message"),
     ("Stream", "get_last_message"),
 }

@@ -179,22 +179,20 @@ class Client(keywords.NatsPyNames):
         reconnect buffer is full.
         """
         session = self._session
-        if session.tracing is not None:
-            headers = session.tracing.inject(headers)
-        out = session.out
         buffered = -1
-        if not reply and not headers and session.connection is not None:
+        if not reply and not headers:
             # What the rest does, in one call: the kernel leaves to it what is rare.
-            buffered = encode_known_pub(out, session.subjects, subject, payload, session.max_buffered)
-        if buffered >= 0:
-            if not session.flush_scheduled:
-                session.schedule_flush()
-        else:
+            buffered = encode_known_pub(session.out, session.subjects, subject, payload, session.max_buffered)
+        if buffered < 0:
+            if session.tracing is not None:
+                headers = session.tracing.inject(headers)
             encoded = session.encode_subject(subject)
             reply_bytes = _encode_reply(reply) if reply else None
             header = encode_headers(headers) if headers else None
             is_large = session.send(encoded, reply_bytes, header, encode_payload(payload))
-            buffered = FLUSH_BYTES if is_large else out.size
+            buffered = FLUSH_BYTES if is_large else session.out.size
+        elif not session.flush_scheduled:
+            session.schedule_flush()
         if buffered >= FLUSH_BYTES:
             await session.flush_output()
 

@@ -111,8 +111,8 @@ class ClientSession:
         self.tracing = options.tracing
         self.loop = asyncio.get_running_loop()
         self.last_error: Exception | None = None
-        self._set_max_payload(ServerInfo().max_payload)  # the servers' default until the first INFO
         self.connection: Connection | None = None
+        self._set_max_payload(ServerInfo().max_payload)  # the servers' default until the first INFO
         self.state = ClientState.CONNECTING
         self.subjects: dict[str, bytes] = {}
         self.out = PublishBuffer()
@@ -161,7 +161,13 @@ class ClientSession:
 
     def _set_max_payload(self, size: int) -> None:
         self.max_payload = size
-        self.max_buffered = min(size, DIRECT_BYTES - 1)  # of a message that goes through the out buffer
+        self._set_connection(self.connection)
+
+    def _set_connection(self, connection: Connection | None) -> None:
+        self.connection = connection
+        # The largest payload that `Client.publish` may encode without any of `send`'s checks, -1 for none.
+        is_plain = connection is not None and self.tracing is None
+        self.max_buffered = min(self.max_payload, DIRECT_BYTES - 1) if is_plain else -1
 
     def check_open(self) -> None:
         """Raises ConnectionClosedError when the client is closed."""
@@ -200,6 +206,16 @@ class ClientSession:
         if not self.flush_scheduled and self.connection is not None:
             self.schedule_flush()
         return False
+
+    def send_now(self, subject: bytes, reply: bytes | None, header: bytes | None, payload: Immutable) -> None:
+        """`send`, on the event loop, and write the out buffer without waiting for the next iteration."""
+        connection = self.connection
+        size = len(payload) + len(header) if header else len(payload)
+        if connection is None or size >= DIRECT_BYTES or size > self.max_payload:
+            self.send(subject, reply, header, payload)
+            return
+        encode_pub(self.out, subject, reply, header, payload)
+        connection.flush()
 
     def is_on_loop(self) -> bool:
         """Whether the caller runs on the session's event loop."""
@@ -292,6 +308,10 @@ class ClientSession:
             raise ConnectionDrainingError("the client is draining: it takes no new requests")
         self.check_open()
         return self.options.request_timeout if timeout is None else timeout
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a request is sent again."""
+        await asyncio.sleep(seconds)
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -416,7 +436,8 @@ class ClientSession:
         self._set_state(ClientState.CLOSED)
         if error is not None:
             self.last_error = error
-        connection, self.connection = self.connection, None
+        connection = self.connection
+        self._set_connection(None)
         if connection is not None:
             self._count_received(connection)
             connection.close()
@@ -516,7 +537,7 @@ class ClientSession:
         self._in_bytes += size
 
     def _lose(self, connection: Connection, reason: Exception, *, forced: bool) -> None:
-        self.connection = None
+        self._set_connection(None)
         self._connected_or_closed.clear()
         self._count_received(connection)
         self.out.clear()  # like what is in the socket's buffer: it may or may not have arrived
@@ -549,7 +570,6 @@ class ClientSession:
     def adopt(self, connection: Connection) -> None:
         """Use a new connection: restore the subscriptions, then send what was published meanwhile."""
         is_first = self.state is ClientState.CONNECTING
-        self._set_max_payload(connection.info.max_payload)
         out = OutBuffer()
         for subscription in self._subscriptions.values():
             self._encode_sub(out, subscription)
@@ -558,6 +578,7 @@ class ClientSession:
                 encode_unsub(out, b"%d" % subscription.sid, left)
         connection.write_first(out.take())
         self.connection = connection
+        self._set_max_payload(connection.info.max_payload)
         self._set_state(ClientState.CONNECTED)
         self._connected_or_closed.set()
         connection.flush()

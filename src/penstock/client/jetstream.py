@@ -9,7 +9,6 @@ It holds no state besides its API prefix and a cache of schedule subjects, so se
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -164,7 +163,7 @@ class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
                     await self._check_enabled()
                     raise NoStreamError(subject) from error
                 tries_left -= 1
-                await asyncio.sleep(NO_STREAM_RETRY_WAIT_S)
+                await session.pause(NO_STREAM_RETRY_WAIT_S)
             except (RequestTimeoutError, DisconnectedError) as error:
                 text = f"no ack for the publish on {subject!r}: {error}; it may be stored nevertheless"
                 raise PublishNotAckedError(text) from error

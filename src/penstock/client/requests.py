@@ -1,8 +1,13 @@
 """Requests and their answers over one shared subscription.
 
-Every request has its own reply subject below the client's inbox, by which its answer is matched. Invariant:
-an entry exists exactly as long as its call. Rejected: a subscription per request (SUB and UNSUB for each, and
-three times the work in the server).
+Every request has its own reply subject below the client's inbox, by which its answer is matched. A request
+that waits alone is written at once; others are written together, once per iteration of the event loop. One
+timer serves all: it runs at the earliest deadline there was when it was set, fails what is due and is set for
+the earliest deadline left.
+
+Invariants: an entry exists exactly as long as its call; while an entry with a deadline waits, the timer is
+set for that deadline or an earlier one. Rejected: a subscription per request (SUB and UNSUB for each, and
+three times the work in the server); a timer per request, which is nearly always cancelled.
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.client.message import RawMessage
 from penstock.errors import ClientError, NoRespondersError, RequestTimeoutError
@@ -53,6 +59,16 @@ class RequestWaiter(Protocol):
         """No answer will come."""
 
 
+class _AskedRequest(NamedTuple):
+    """deadline: loop time at which the request fails, `timeout` seconds after it was sent; inf where the
+    waiter counts the time itself."""
+
+    waiter: RequestWaiter
+    subject: bytes
+    deadline: float
+    timeout: float
+
+
 class RequestTable:
     """Pending requests of one client."""
 
@@ -60,22 +76,30 @@ class RequestTable:
         self._session = session
         self._prefix = f"{session.options.inbox_prefix}.{new_nuid()}."
         self._prefix_bytes = self._prefix.encode()
-        self._waiting: dict[bytes, tuple[RequestWaiter, bytes]] = {}
+        self._waiting: dict[bytes, _AskedRequest] = {}
         self._numbers = count(1)  # threads of penstock.sync take numbers, too
         self.inbox: Subscription | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
 
     async def request(self, subject: bytes, header: bytes, payload: bytes, timeout: float) -> RawMessage:
         """Send a request and return the answer. Raises what `Client.request` raises."""
-        self.open_inbox()
-        loop = self._session.loop
-        future: asyncio.Future[RawMessage] = loop.create_future()
-        reply = self.begin(subject, future)
-        timer = loop.call_later(timeout, self._expire, future, subject, timeout)
+        if self.inbox is None:
+            self.open_inbox()
+        session = self._session
+        is_alone = not self._waiting
+        future: asyncio.Future[RawMessage] = session.loop.create_future()
+        deadline = session.loop.time() + timeout
+        reply = self.begin(subject, future, deadline, timeout)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
         try:
-            self._session.send(subject, reply, header, payload)
+            if is_alone:
+                session.send_now(subject, reply, header, payload)
+            else:
+                session.send(subject, reply, header, payload)
             raw = await future
         finally:
-            timer.cancel()
             self.end(reply)
         return answer_of(raw, subject)
 
@@ -84,10 +108,12 @@ class RequestTable:
         if self.inbox is None:
             self.inbox = self._session.subscribe(self._prefix + "*", receive=self._on_reply)
 
-    def begin(self, subject: bytes, waiter: RequestWaiter) -> bytes:
+    def begin(
+        self, subject: bytes, waiter: RequestWaiter, deadline: float = inf, timeout: float = inf
+    ) -> bytes:
         """Have a waiter get the answer to a request on a subject. The request's reply subject."""
         reply = b"%b%d" % (self._prefix_bytes, next(self._numbers))
-        self._waiting[reply] = (waiter, subject)
+        self._waiting[reply] = _AskedRequest(waiter, subject, deadline, timeout)
         return reply
 
     def end(self, reply: bytes) -> None:
@@ -99,9 +125,23 @@ class RequestTable:
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(raw)
 
-    def _expire(self, future: asyncio.Future[RawMessage], subject: bytes, timeout: float) -> None:
-        if not future.done():
-            future.set_exception(self.timeout_error(subject, timeout))
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._session.loop.call_at(deadline, self._on_timer) if deadline < inf else None
+
+    def _on_timer(self) -> None:
+        """Fail the requests that are due."""
+        # The loop runs a timer up to its clock's resolution too early.
+        now = max(self._session.loop.time(), self._timer_at)
+        earliest = inf
+        for waiting in list(self._waiting.values()):
+            if waiting.deadline > now:
+                earliest = min(earliest, waiting.deadline)
+            elif not waiting.waiter.done():
+                waiting.waiter.set_exception(self.timeout_error(waiting.subject, waiting.timeout))
+        self._set_timer(earliest)
 
     def timeout_error(self, subject: bytes, timeout: float) -> RequestTimeoutError:
         """The error for a request without an answer within `timeout` seconds."""
@@ -113,7 +153,9 @@ class RequestTable:
     def fail(self, make_error: Callable[[str], ClientError], subject: str | None = None) -> None:
         """Fail pending requests. make_error: makes the error from the request's subject. subject: None fails
         all requests."""
-        for future, asked in list(self._waiting.values()):
-            name = asked.decode("utf-8", "surrogateescape")
-            if not future.done() and (subject is None or name == subject):
-                future.set_exception(make_error(name))
+        for waiting in list(self._waiting.values()):
+            name = waiting.subject.decode("utf-8", "surrogateescape")
+            if not waiting.waiter.done() and (subject is None or name == subject):
+                waiting.waiter.set_exception(make_error(name))
+        if subject is None:
+            self._set_timer(inf)  # a client that is closed leaves nothing in its loop

@@ -140,7 +140,8 @@ class LoopThread:
     def run_here(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the calling thread and return its result, or raise what it raises.
 
-        It may await nothing but `ThreadSession.request`, which blocks in any thread but the loop's.
+        It may await nothing but `request` and `pause` of ThreadSession, which block in any thread but the
+        loop's.
         """
         try:
             self.check()

@@ -91,7 +91,9 @@ class JetStream(Wrapper, NatsPyNames):
         """
         return cast(
             "PubAck",
-            self._run(self._inner.publish(subject, payload, timeout=timeout, delay=delay, at=at, **options)),
+            self._run_here(
+                self._inner.publish(subject, payload, timeout=timeout, delay=delay, at=at, **options)
+            ),
         )
 
     @overload

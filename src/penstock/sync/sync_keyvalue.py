@@ -119,7 +119,7 @@ class KeyValue(Wrapper):
         Raises InvalidKeyError, BucketNotFoundError, ValueTooLargeError, BucketFullError,
         KeyTtlNotEnabledError, and what `JetStream.publish` raises.
         """
-        return cast("int", self._run(self._inner.put(key, value, ttl=ttl)))
+        return cast("int", self._run_here(self._inner.put(key, value, ttl=ttl)))
 
     def create(self, key: str, value: Payload, *, ttl: float | timedelta | None = None) -> int:
         """Store a value if the key has none, or its last entry is a marker. Returns its revision.
@@ -127,7 +127,7 @@ class KeyValue(Wrapper):
         ttl: whole seconds after which it expires; the bucket needs limit_marker_ttl. Raises KeyExistsError,
         and what `put` raises.
         """
-        return cast("int", self._run(self._inner.create(key, value, ttl=ttl)))
+        return cast("int", self._run_here(self._inner.create(key, value, ttl=ttl)))
 
     def update(
         self, key: str, value: Payload, *, last_revision: int, ttl: float | timedelta | None = None
@@ -136,7 +136,9 @@ class KeyValue(Wrapper):
 
         ttl: as for `put`. Raises WrongRevisionError, and what `put` raises.
         """
-        return cast("int", self._run(self._inner.update(key, value, last_revision=last_revision, ttl=ttl)))
+        return cast(
+            "int", self._run_here(self._inner.update(key, value, last_revision=last_revision, ttl=ttl))
+        )
 
     def delete(self, key: str, *, last_revision: int | None = None) -> int:
         """Store a marker that the key has no value, and return its revision. Earlier entries are kept.
@@ -144,7 +146,7 @@ class KeyValue(Wrapper):
         last_revision: only if the key's last entry has this revision. Raises WrongRevisionError, and what
         `put` raises. A key without a value gets a marker too.
         """
-        return cast("int", self._run(self._inner.delete(key, last_revision=last_revision)))
+        return cast("int", self._run_here(self._inner.delete(key, last_revision=last_revision)))
 
     def purge(
         self, key: str, *, last_revision: int | None = None, ttl: float | timedelta | None = None
@@ -154,7 +156,7 @@ class KeyValue(Wrapper):
         ttl: whole seconds after which the marker goes too; the bucket needs limit_marker_ttl. last_revision,
         errors: as for `delete`.
         """
-        return cast("int", self._run(self._inner.purge(key, last_revision=last_revision, ttl=ttl)))
+        return cast("int", self._run_here(self._inner.purge(key, last_revision=last_revision, ttl=ttl)))
 
     def batch(self) -> KeyValueBatch:
         """Writes of several keys that are stored together or not at all: see `KeyValueBatch`.

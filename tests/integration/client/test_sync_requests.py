@@ -11,18 +11,24 @@ from collections.abc import Iterator
 import pytest
 
 import penstock.sync
+from penstock.client.publishing import NO_STREAM_RETRIES, NO_STREAM_RETRY_WAIT_S
 from penstock.errors import (
     BucketNotFoundError,
     ConnectionClosedError,
     DirectGetNotAllowedError,
     DisconnectedError,
+    InvalidKeyError,
     KeyDeletedError,
+    KeyExistsError,
     KeyNotFoundError,
     MessageNotFoundError,
     MisuseError,
     NoRespondersError,
+    NoStreamError,
     RequestTimeoutError,
     StreamNotFoundError,
+    WrongLastSequenceError,
+    WrongRevisionError,
 )
 from penstock.sync import Client, JetStream, Stream
 from penstock.sync.loop_thread import loop_thread
@@ -83,6 +89,35 @@ def test_keys_are_read_and_missing_ones_are_errors(js: JetStream) -> None:
     js.delete_key_value("B")
     with pytest.raises(BucketNotFoundError):
         kv.get("k")
+
+
+def test_keys_are_written_and_refusals_are_errors(js: JetStream) -> None:
+    kv = js.create_key_value("W", history=2)
+    with pytest.raises(InvalidKeyError):
+        kv.put("a key", b"")
+    assert kv.create("k", b"one") == 1
+    with pytest.raises(KeyExistsError):
+        kv.create("k", b"two")
+    assert kv.update("k", b"two", last_revision=1) == 2
+    with pytest.raises(WrongRevisionError, match="the last one is 2"):
+        kv.update("k", b"three", last_revision=1)
+    assert (kv.delete("k"), kv.create("k", b"four"), kv.purge("k")) == (3, 4, 5)
+    js.delete_key_value("W")
+    with pytest.raises(BucketNotFoundError):
+        kv.put("k", b"five")
+
+
+def test_publishes_to_a_stream_run_in_the_calling_thread(js: JetStream, stream: Stream) -> None:
+    assert js.publish("s.1", b"again").seq == 11
+    with pytest.raises(WrongLastSequenceError):
+        js.publish("s.1", b"no", expected_last_sequence=3)
+    started = time.monotonic()
+    with pytest.raises(NoStreamError):
+        js.publish("no.stream", b"")
+    assert time.monotonic() - started >= NO_STREAM_RETRIES * NO_STREAM_RETRY_WAIT_S
+    later = js.create_stream("LATER", subjects=["later", "_schedules.>"], allow_msg_schedules=True)
+    assert js.publish("later", b"soon", delay=3600).seq == 1
+    later.delete()
 
 
 def test_a_request_without_an_answer_ends_after_its_time(client: Client) -> None:
