@@ -12,16 +12,33 @@ import time
 from dataclasses import replace
 
 import nats
-from clients import ClientServer, Measure, either
+from clients import (
+    BUCKET,
+    KEYS,
+    MEBIBYTE,
+    MEGABYTE,
+    OBJECT_BYTES,
+    PUTS,
+    VALUE,
+    ClientServer,
+    Measure,
+    content,
+    either,
+    object_get_ours,
+    object_get_theirs,
+    object_put_ours,
+    object_put_theirs,
+    put_ours,
+    put_theirs,
+)
 from core_clients import BODY, FETCH, fetch_ours, fetch_theirs, publish_ours, publish_theirs, stored_ours
 from rows import Scenario
 from servers import ServerProcess
 
 import penstock.client
 import penstock.sync
-from penstock.errors import StreamNotFoundError
+from penstock.errors import BucketNotFoundError, StreamNotFoundError
 
-BUCKET = "BENCH_SYNC"
 MESSAGES = 200_000
 STORED = 50_000
 GETS = 5_000
@@ -86,6 +103,37 @@ async def get_theirs(url: str, *, gets: int) -> float:
     return gets / took_s
 
 
+async def put_sync(url: str, *, puts: int) -> float:
+    with penstock.sync.connect(url) as client:
+        kv = client.jetstream().create_or_update_key_value(BUCKET)
+        started = time.perf_counter()
+        for number in range(puts):
+            kv.put(f"k.{number % KEYS}", VALUE)
+        return puts / (time.perf_counter() - started)
+
+
+async def object_put_sync(url: str, *, size: int) -> float:
+    data = content(size)
+    with penstock.sync.connect(url) as client:
+        js = client.jetstream(timeout=60)
+        with contextlib.suppress(BucketNotFoundError):
+            js.delete_object_store(BUCKET)
+        store = js.create_object_store(BUCKET)
+        started = time.perf_counter()
+        store.put("object", data)
+        return size / MEGABYTE / (time.perf_counter() - started)
+
+
+async def object_get_sync(url: str, *, size: int) -> float:
+    with penstock.sync.connect(url) as client:
+        store = client.jetstream(timeout=60).create_or_update_object_store("READ")
+        if [info.size for info in store.list()] != [size]:
+            store.put("object", content(size))
+        started = time.perf_counter()
+        assert len(store.get("object")) == size
+        return size / MEGABYTE / (time.perf_counter() - started)
+
+
 # --- Arrow ---------------------------------------------------------------------------------------
 
 
@@ -142,6 +190,9 @@ def scenarios(share: int, clients: ClientServer) -> list[Scenario]:
     messages = {"messages": MESSAGES // share}
     stored = {"messages": STORED // share}
     gets = {"gets": GETS // share}
+    puts = {"puts": PUTS // share}
+    mebibytes = OBJECT_BYTES // share // MEBIBYTE
+    size = {"size": mebibytes * MEBIBYTE}
     calls: list[tuple[str, str, Measure, Measure, Measure, float]] = [
         (
             "publish, 128 B",
@@ -166,6 +217,30 @@ def scenarios(share: int, clients: ClientServer) -> list[Scenario]:
             functools.partial(get_async, **gets),
             functools.partial(get_theirs, **gets),
             1.0,
+        ),
+        (
+            "key-value put, 1 in flight",
+            "puts/s",
+            functools.partial(put_sync, **puts),
+            functools.partial(put_ours, **puts),
+            functools.partial(put_theirs, **puts),
+            1.0,
+        ),
+        (
+            f"object put, {mebibytes} MiB",
+            "MB/s",
+            functools.partial(object_put_sync, **size),
+            functools.partial(object_put_ours, **size),
+            functools.partial(object_put_theirs, **size),
+            2.1,
+        ),
+        (
+            f"object get, {mebibytes} MiB",
+            "MB/s",
+            functools.partial(object_get_sync, **size),
+            functools.partial(object_get_ours, **size),
+            functools.partial(object_get_theirs, **size),
+            2.1,
         ),
     ]
     rows = []
