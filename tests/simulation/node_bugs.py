@@ -172,7 +172,7 @@ PLANTED: list[tuple[Plant, int]] = [
     (writes_are_not_synced, 2),
     (failed_writes_count_as_done, 230),
     (failed_writes_are_dropped, 27),
-    (damage_is_not_told, 171),
+    (damage_is_not_told, 63),
     (checkpoints_forget_the_members, 1),
     (checkpoints_drop_what_is_not_applied, 1),
     (leaders_serve_at_once, 1),

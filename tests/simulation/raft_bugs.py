@@ -248,6 +248,48 @@ def lost_appends_are_not_sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PeerProgress, "lost", lambda self: None)
 
 
+def promises_what_the_leader_has_not_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leadership, "_commit_for", lambda self, name, last: self._log.last_index)
+
+
+def told_commits_do_not_wait_for_the_disk(patch: pytest.MonkeyPatch) -> None:
+    def commit_told(self: RaftReplica) -> None:
+        self.log.commit(max(self.log.commit_index, self._told))
+
+    patch.setattr(RaftReplica, "_commit_told", commit_told)
+
+
+def recovering_members_do_not_hear_of_promises(patch: pytest.MonkeyPatch) -> None:
+    original = Leadership.recover
+
+    def recover(self: Leadership, message: Recover) -> None:
+        self._promised = 0
+        original(self, message)
+
+    patch.setattr(Leadership, "recover", recover)
+
+
+def reads_do_not_wait_for_promises(patch: pytest.MonkeyPatch) -> None:
+    original = Leadership.read
+
+    def read(self: Leadership, context: int) -> None:
+        self._promised = 0
+        original(self, context)
+
+    patch.setattr(Leadership, "read", read)
+
+
+def promises_cover_older_terms(patch: pytest.MonkeyPatch) -> None:
+    original = Leadership._commit_for
+
+    def commit_for(self: Leadership, name: str, last: int) -> int:
+        return original(self, name, self._log.last_index)
+
+    patch.setattr(Leadership, "_commit_for", commit_for)
+
+
+SAFETY = {"leader completeness", "state machine safety"}
+
 EXPLORED: list[tuple[Plant, str, set[str]]] = [
     (votes_are_not_kept, "three members, crash", {"election safety"}),
     (votes_leave_before_the_sync, "slow votes", {"election safety"}),
@@ -260,7 +302,7 @@ EXPLORED: list[tuple[Plant, str, set[str]]] = [
     (commits_what_one_has, "three members", {"durability"}),
     (commits_older_terms_by_count, "older terms", {"leader completeness", "state machine safety"}),
     (entries_are_not_compared, "older terms", {"log matching", "state machine safety", "assertion"}),
-    (a_late_append_removes_what_followed, "two members", {"durability"}),
+    (a_late_append_removes_what_followed, "slow disks and power loss", {"durability"}),
     (conflicts_stay, "older terms", {"durability", "log matching", "state machine safety", "assertion"}),
     (changes_before_an_entry_of_its_term, "shrinking from four", {"election safety", "leader completeness"}),
     (two_changes_at_once, "shrinking", {"election safety", "leader completeness", "state machine safety"}),
@@ -268,6 +310,11 @@ EXPLORED: list[tuple[Plant, str, set[str]]] = [
     (reads_before_an_entry_of_its_term, "early reads", {"reads"}),
     (a_damaged_log_votes, "damaged log, lost vote", {"leader completeness", "election safety"}),
     (old_terms_are_obeyed, "late messages", {"log matching", "state machine safety", "durability"}),
+    (promises_what_the_leader_has_not_written, "slow disks and power loss", {"durability"}),
+    (promises_cover_older_terms, "older terms", SAFETY),
+    (told_commits_do_not_wait_for_the_disk, "written first, power loss", {"durability"}),
+    (recovering_members_do_not_hear_of_promises, "written first, damaged log", SAFETY),
+    (reads_do_not_wait_for_promises, "written first, reads", {"reads"}),
 ]  # fmt: skip
 
 SIMULATED: list[tuple[Plant, int]] = [

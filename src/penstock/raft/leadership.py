@@ -13,6 +13,11 @@ Rules kept here, with their reasons:
 - A membership changes only after the one before is committed and an entry of this term is (thesis, erratum).
 - A member that lost its log counts again only from zero: `recover()` forgets its acknowledgements before it
   answers with the commit index.
+- Where the leader and one member are a majority, an entry of this term on the leader's disk is committed once
+  it is on the member's disk, too. The leader says so with the entry (`_commit_for`), and no further message
+  about the commit has to follow. The promise relies on the leader's own disk only: what another member
+  acknowledged may be forgotten again. The member may act on it before the leader knows, so reads and
+  `recover()` take everything that was promised for committed.
 """
 
 from __future__ import annotations
@@ -101,6 +106,10 @@ class Leadership:
         self._has_transferred = False
         self._awaits_own_disk = True
         self._disk_wait_end = 0
+        self._promised = log.commit_index
+        """The most that a member was told to commit."""
+        self._released = 0
+        """Entries up to there leave whether they are on this disk or not."""
         self.heartbeat_at = now
         self.check_quorum_at = now + options.election_timeout_ns
         self._last_work = now
@@ -174,29 +183,57 @@ class Leadership:
 
     def flush(self) -> None:
         """Sends what the members lack: once a Ready, so that the entries of a tick share a message."""
+        last = self._last_to_send()
         for name, peer in self.peers.items():
-            self._replicate(name, peer)
-        self._transfer_if_ready()
+            if peer.next <= last or peer.commit_sent < self._log.commit_index or not peer.is_replicating:
+                self._replicate(name, peer, last)
+        if self.transfer_to is not None:
+            self._transfer_if_ready()
 
-    def _replicate(self, name: ReplicaId, peer: PeerProgress) -> None:
+    def _last_to_send(self) -> int:
+        """The last entry that may leave now. A few bytes wait for this disk, but not while it may be broken:
+        until the next heartbeat, and not at all when this leader hands over."""
+        log = self._log
+        last, durable, bytes_max = log.last_index, log.durable_index, self._options.write_first_bytes_max
+        if durable >= last or not bytes_max or self.transfer_to is not None:
+            return last
+        entries = log.entries_from(durable + 1, bytes_max)
+        is_few = entries[-1].index == last and size_of_entries(entries) <= bytes_max
+        return max(durable, self._released) if is_few else last
+
+    def _replicate(self, name: ReplicaId, peer: PeerProgress, last: int) -> None:
+        log = self._log
         while peer.state is not ProgressState.SNAPSHOT and not peer.is_paused:
-            prev_term = self._log.term_at(peer.next - 1)
+            prev_term = log.term_at(peer.next - 1)
             if prev_term is None:
                 self._offer_snapshot(name, peer)
                 return
-            has_more = peer.next <= self._log.last_index
-            is_probe = peer.state is ProgressState.PROBE
-            if not is_probe:
-                if peer.bytes_in_flight >= self._options.inflight_bytes_max:
-                    has_more = False
-                if not has_more and peer.commit_sent >= self._log.commit_index:
+            if peer.state is ProgressState.PROBE:
+                has_more = peer.next <= log.last_index
+            else:
+                has_more = peer.next <= last and peer.bytes_in_flight < self._options.inflight_bytes_max
+                if not has_more and peer.commit_sent >= log.commit_index:
                     return
             entries: tuple[Entry, ...] = ()
             if has_more:
-                entries = self._log.entries_from(peer.next, self._options.append_bytes_max)
-            commit = self._log.commit_index
+                entries = log.entries_from(peer.next, self._options.append_bytes_max)
+            commit = self._commit_for(name, peer.next - 1 + len(entries))
             self._send(Append(self._name, name, self._term, peer.next - 1, prev_term, entries, commit))
             peer.sent(entries, commit)
+
+    def _commit_for(self, name: ReplicaId, last: int) -> int:
+        """Up to where a member whose log goes up to `last` may commit what it has on disk; see the module."""
+        log = self._log
+        durable = log.durable_index
+        if (
+            durable <= log.commit_index
+            or min(durable, last) < self.first_index  # entries of older terms do not commit by count
+            or self._lowered_quorum  # the other side of a rescue may have committed something else
+            or not log.membership.is_quorum((self._name, name))
+        ):
+            return log.commit_index
+        self._promised = max(self._promised, durable)
+        return durable
 
     def _offer_snapshot(self, name: ReplicaId, peer: PeerProgress) -> None:
         if peer.is_active:  # else the offer would be lost, and every heartbeat's answer finds out soon enough
@@ -216,7 +253,8 @@ class Leadership:
             assert reply.index <= self._log.last_index, "a member has more than its leader sent"
             if peer.acknowledged(reply.index):
                 self._last_work = now
-                self.advance_commit()
+                if reply.index > self._log.commit_index:
+                    self.advance_commit()
 
     def snapshot_refused(self, name: ReplicaId) -> None:
         """Handles a failed snapshot: the answer to the next heartbeat starts again."""
@@ -233,6 +271,8 @@ class Leadership:
             return False
         self._uncommitted_bytes -= size_of_entries(self._entries(self._log.commit_index + 1, index))
         self._log.commit(index)
+        if self._pending_reads:
+            self._confirm_reads()
         if self.has_committed_its_term and self._early_reads:
             early, self._early_reads = self._early_reads, []
             for context in early:
@@ -254,7 +294,8 @@ class Leadership:
         elif self._log.membership.is_quorum((self._name,), self._lowered_quorum):
             self._confirmed_reads.append(ConfirmedRead(context, self._log.commit_index))
         else:
-            self._pending_reads.append(PendingRead(context, self._log.commit_index, self._round + 1))
+            index = max(self._log.commit_index, self._promised)
+            self._pending_reads.append(PendingRead(context, index, self._round + 1))
 
     def heartbeat_if_due(self, now: int) -> None:
         """Sends heartbeats when they are due, or when reads wait for them."""
@@ -263,6 +304,7 @@ class Leadership:
         elif self.is_quiesced or now < self.heartbeat_at:
             return
         self.heartbeat_at = now + self._options.heartbeat_interval_ns
+        self._released = self._log.last_index
         self._round += 1
         quiesce = self._may_quiesce(now)
         for name, peer in self.peers.items():
@@ -290,8 +332,9 @@ class Leadership:
     def _confirm_reads(self) -> None:
         answered = {name: peer.round for name, peer in self.peers.items()} | {self._name: self._round}
         confirmed = self._log.membership.quorum_value(answered, self._lowered_quorum)
-        while self._pending_reads and self._pending_reads[0].round <= confirmed:
-            one = self._pending_reads.pop(0)
+        commit, pending = self._log.commit_index, self._pending_reads
+        while pending and pending[0].round <= confirmed and pending[0].index <= commit:
+            one = pending.pop(0)
             self._confirmed_reads.append(ConfirmedRead(one.context, one.index))
 
     def take_reads(self) -> list[ConfirmedRead]:
@@ -351,7 +394,7 @@ class Leadership:
         if message.boot > peer.boot:
             peer.reset(message.boot, self._log.last_index + 1)
         if self.has_committed_its_term:  # before, the commit index may be too low; the member asks again
-            commit = self._log.commit_index
+            commit = max(self._log.commit_index, self._promised)
             self._send(RecoverReply(self._name, message.sender, self._term, commit, message.boot))
 
     # --- transfer

@@ -45,6 +45,11 @@ class PeerProgress:
         self._in_flight: deque[tuple[int, int]] = deque()
         self.bytes_in_flight = 0
 
+    @property
+    def is_replicating(self) -> bool:
+        """Whether entries follow each other without waiting."""
+        return self.state is ProgressState.REPLICATE
+
     def reset(self, boot: int, next_index: int) -> None:
         """The member lost a part of its log: what it acknowledged before does not count."""
         assert boot > self.boot

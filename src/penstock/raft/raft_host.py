@@ -204,17 +204,19 @@ class RaftHost:
         ready = replica.ready(now) if replica is not None else None
         if ready is not None:
             self._collect(group, ready.messages)
-        elif replica is not None:
+        if replica is not None and (ready is None or not replica.log.has_committed):
+            # There is nothing more, until a message, a proposal, the end of a sync, or a change of a peer.
             del self._touched[group]
             if replica.deadline is None:
-                del self._active[group]  # idle until a message or a change of a peer
+                del self._active[group]
         return ready
 
     def synced(self, done: Iterable[GroupReady], now: int) -> None:
         """Releases the messages that waited for the disk, which now has what these Readys contain."""
         for group, ready in done:
             if group in self._groups:
-                self.touch(group).synced(ready, now)
+                replica = self.touch(group) if ready.needs_sync else self._groups[group]
+                replica.synced(ready, now)
                 self._collect(group, ready.after_sync)
 
     def _collect(self, group: GroupName, messages: Iterable[Message]) -> None:

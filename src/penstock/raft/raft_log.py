@@ -21,11 +21,14 @@ from penstock.raft.raft_messages import Entry, EntryKind, RaftSnapshot
 
 class RaftLog:
     """See the module. snapshot: the state before the first entry. unsaved_index: the first entry that was not
-    handed out for the disk. applied_index: the last entry that was handed out as committed."""
+    handed out for the disk. applied_index: the last entry that was handed out as committed. base_index: the
+    index before the first entry. last_index: of the last entry. Both are attributes: every message asks for
+    them several times."""
 
     def __init__(self, snapshot: RaftSnapshot, entries: Sequence[Entry] = (), commit_index: int = 0) -> None:
         self.snapshot = snapshot
         self._entries = list(entries)
+        self._note_ends()
         assert all(one.index == snapshot.index + 1 + i for i, one in enumerate(entries)), "no gaps"
         self.commit_index = max(commit_index, snapshot.index)
         self.durable_index = self.last_index
@@ -37,14 +40,10 @@ class RaftLog:
 
     # --- reading
 
-    @property
-    def base_index(self) -> int:
-        """The index before the first entry."""
-        return self._entries[0].index - 1 if self._entries else self.snapshot.index
-
-    @property
-    def last_index(self) -> int:
-        return self._entries[-1].index if self._entries else self.snapshot.index
+    def _note_ends(self) -> None:
+        entries = self._entries
+        self.base_index = entries[0].index - 1 if entries else self.snapshot.index
+        self.last_index = entries[-1].index if entries else self.snapshot.index
 
     @property
     def last_term(self) -> int:
@@ -66,10 +65,10 @@ class RaftLog:
 
     def term_at(self, index: int) -> int | None:
         """The term of the entry; None when the log has none there (any more)."""
-        if index == self.snapshot.index:
-            return self.snapshot.term
         at = index - self.base_index - 1
-        return self._entries[at].term if 0 <= at < len(self._entries) else None
+        if 0 <= at < len(self._entries):
+            return self._entries[at].term
+        return self.snapshot.term if index == self.snapshot.index else None
 
     def entries_from(self, index: int, bytes_max: int, last: int | None = None) -> tuple[Entry, ...]:
         """Entries from an index: as many as fit, but at least one, none after `last`."""
@@ -104,6 +103,7 @@ class RaftLog:
         assert entries[0].index == self.last_index + 1, "a leader only appends"
         assert entries[0].term >= self.last_term
         self._entries.extend(entries)
+        self.last_index = entries[-1].index
         self._note_memberships(entries)
 
     def merge(self, prev_index: int, entries: Sequence[Entry]) -> int:
@@ -120,6 +120,7 @@ class RaftLog:
     def _truncate(self, index: int) -> None:
         assert index > self.commit_index, "a committed entry contradicts the leader"
         del self._entries[index - self.base_index - 1 :]
+        self._note_ends()
         self._memberships = [one for one in self._memberships if one[0] < index]
         self.unsaved_index = min(self.unsaved_index, index)
         self.durable_index = min(self.durable_index, index - 1)
@@ -133,6 +134,8 @@ class RaftLog:
 
     def take_unsaved(self) -> tuple[Entry, ...]:
         """The entries for the disk, once. The first one replaces all that the disk has from its index on."""
+        if self.unsaved_index > self.last_index:
+            return ()
         entries = tuple(self._entries[self.unsaved_index - self.base_index - 1 :])
         self.unsaved_index = self.last_index + 1
         return entries
@@ -172,6 +175,7 @@ class RaftLog:
         assert snapshot.membership == self.membership_at(snapshot.index)
         del self._entries[: max(0, min(keep_from - 1, snapshot.index) - self.base_index)]
         self.snapshot = snapshot
+        self._note_ends()
         kept = [one for one in self._memberships if one[0] > snapshot.index]
         self._memberships = [(snapshot.index, snapshot.membership), *kept]
 
@@ -185,6 +189,7 @@ class RaftLog:
         unsaved = self.unsaved_index if agrees else 0
         self._entries = list(kept)
         self.snapshot = snapshot
+        self._note_ends()
         self.commit_index = self.applied_index = snapshot.index
         self.durable_index = max(snapshot.index, durable)
         self.unsaved_index = max(snapshot.index + 1, unsaved)

@@ -107,7 +107,11 @@ class VoteReply:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Entries that follow the entry (prev_index, prev_term), and the leader's commit index."""
+    """Entries that follow the entry (prev_index, prev_term).
+
+    commit: what the receiver has of the log up to there is committed as soon as it is on the receiver's disk.
+    It may be more than what the leader knows to be committed (Leadership._commit_for).
+    """
 
     sender: ReplicaId
     to: ReplicaId

@@ -18,6 +18,9 @@ class RaftOptions:
     acknowledged. uncommitted_bytes_max: proposals above it are refused.
     committed_bytes_max: committed entries in one Ready.
     quiesce_after_ns: a group without proposals for so long stops its heartbeats; 0: never.
+    write_first_bytes_max: entries that together have at most so many bytes leave after the leader's own disk
+    has them, and no message about their commit follows (leadership.py); 0: they leave at once. For disks
+    that take microseconds.
     """
 
     election_timeout_ns: int = 1000 * MILLISECOND_NS
@@ -28,6 +31,7 @@ class RaftOptions:
     uncommitted_bytes_max: int = 64 << 20
     committed_bytes_max: int = 16 << 20
     quiesce_after_ns: int = 2000 * MILLISECOND_NS
+    write_first_bytes_max: int = 0
 
     def __post_init__(self) -> None:
         assert 0 < self.heartbeat_interval_ns < self.election_timeout_ns

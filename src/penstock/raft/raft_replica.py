@@ -136,12 +136,14 @@ class RaftReplica:
         self._recovered_index: int | None = None
         self.term = hard_state.term
         self._vote = hard_state.vote
-        self._handed = self._durable = hard_state
+        self._hard_state = self._handed = self._durable = hard_state
         self.role = Role.FOLLOWER
         self.leader: ReplicaId | None = None
         self._leader_heard = now
         self._matched = 0
         """The last entry that is known to agree with the leader of this term."""
+        self._told = 0
+        """What the leader of this term said to commit: everything up to there that is on this disk."""
         self.is_quiesced = False
         self.lowered_quorum = 0
         """How many voters decide while a rescue is in force; 0 = a majority."""
@@ -152,14 +154,17 @@ class RaftReplica:
         self._snapshot_to_hand: RaftSnapshot | None = None
         self._outbox: list[Message] = []
         self._reads: list[ConfirmedRead] = []
-        self._election_at = 0
+        self._election_at = self._jitter_ns = 0
         self._restart_election_timer(now)
 
     # --- state
 
     @property
     def hard_state(self) -> HardState:
-        return HardState(self.term, self._vote)
+        kept = self._hard_state
+        if kept.term != self.term or kept.vote != self._vote:
+            kept = self._hard_state = HardState(self.term, self._vote)
+        return kept
 
     @property
     def deadline(self) -> int | None:
@@ -183,8 +188,8 @@ class RaftReplica:
         return self.is_quiesced or now < self._leader_heard + self._options.election_timeout_ns
 
     def _restart_election_timer(self, now: int) -> None:
-        jitter = int(self._random() * self._options.election_jitter_ns)
-        self._election_at = now + self._options.election_timeout_ns + jitter
+        self._jitter_ns = int(self._random() * self._options.election_jitter_ns)
+        self._election_at = now + self._options.election_timeout_ns + self._jitter_ns
 
     def _send(self, message: Message) -> None:
         assert message.to != self.name
@@ -204,7 +209,8 @@ class RaftReplica:
             self._restart_election_timer(now)
         self._become(Role.FOLLOWER)
         if term != self.term or leader != self.leader:
-            self._matched = 0
+            self._matched = self._told = 0
+            self._recovered_index = None  # it may name what an earlier leader proposed, and is lost
         if term != self.term:
             self.term, self._vote = term, NO_VOTE
         self.leader = leader
@@ -227,7 +233,7 @@ class RaftReplica:
         self._vote = self.name
         self.leader = None
         self.is_quiesced = False
-        self._matched = 0
+        self._matched = self._told = 0
         self._restart_election_timer(now)
         self._ask(lambda to, index, term: Vote(self.name, to, self.term, index, term, is_transfer))
 
@@ -452,9 +458,10 @@ class RaftReplica:
         if self.leader != leader or self.role is not Role.FOLLOWER:
             assert self.leader in (None, leader), "two leaders in one term"
             self._follow(self.term, leader, now)
+            self._restart_election_timer(now)
         self._leader_heard = now
         self._down.discard(leader)
-        self._restart_election_timer(now)
+        self._election_at = now + self._options.election_timeout_ns + self._jitter_ns
 
     def _append(self, message: Append, now: int) -> None:
         self._heard_leader(message.sender, now)
@@ -471,9 +478,18 @@ class RaftReplica:
             return
         agreed = log.merge(prev, entries)
         self._matched = max(self._matched, agreed)
-        log.commit(max(log.commit_index, min(message.commit, agreed)))
+        self._told = max(self._told, min(message.commit, agreed))
+        self._commit_told()
         self._reply_append(message.sender, agreed)
         self._ask_to_recover()
+
+    def _commit_told(self) -> None:
+        """Commits what the leader said, as far as it is on this disk: that is its condition (Append). A part
+        of it ends with an entry of the leader's term, as older ones may be committed with such a one only."""
+        log = self.log
+        index = min(self._told, log.durable_index)
+        if index > log.commit_index and (index == self._told or log.term_at(index) == self.term):
+            log.commit(index)
 
     def _reply_append(
         self, to: ReplicaId, index: int, *, is_rejected: bool = False, hint: tuple[int, int] = (0, 0)
@@ -574,22 +590,27 @@ class RaftReplica:
             lead.heartbeat_if_due(now)
             lead.flush()
             self._reads += lead.take_reads()
-        if self._nothing_to_do():
+        now_hard = self.hard_state
+        hard_state = None if now_hard is self._handed or now_hard == self._handed else now_hard
+        if hard_state is None and self._nothing_to_do():
             return None
-        hard_state = self.hard_state if self.hard_state != self._handed else None
-        self._handed = self.hard_state
+        self._handed = now_hard
         entries = self.log.take_unsaved()
         outbox, self._outbox = self._outbox, []
         # A message shows its term: if that is not on disk yet, the message must not be seen before it is.
         is_new_term = self._durable.term != self.term
-        waits = [is_new_term or RULES[type(one)].after_sync for one in outbox]
+        messages: list[Message] = []
+        after_sync: list[Message] = []
+        for one in outbox:
+            waits = is_new_term or RULES[type(one)].after_sync
+            (after_sync if waits else messages).append(one)
         reads, self._reads = self._reads, []
         snapshot, self._snapshot_to_hand = self._snapshot_to_hand, None
         return Ready(
             hard_state,
             entries,
-            tuple(one for one, wait in zip(outbox, waits, strict=True) if not wait),
-            tuple(one for one, wait in zip(outbox, waits, strict=True) if wait),
+            tuple(messages),
+            tuple(after_sync),
             self.log.take_committed(self._options.committed_bytes_max),
             tuple(reads),
             snapshot,
@@ -597,13 +618,13 @@ class RaftReplica:
         )
 
     def _nothing_to_do(self) -> bool:
+        log = self.log
         return (
-            self.hard_state == self._handed
-            and self.log.unsaved_index > self.log.last_index
+            log.unsaved_index > log.last_index
             and not self._outbox
             and not self._reads
             and self._snapshot_to_hand is None
-            and not self.log.has_committed
+            and not log.has_committed
         )
 
     def synced(self, ready: Ready, now: int) -> None:
@@ -617,6 +638,8 @@ class RaftReplica:
             if self.leadership is not None:
                 self.leadership.advance_commit()
                 self._step_down_if_removed(now)
+            else:
+                self._commit_told()
         self._end_recovery()
 
     def compact(self, snapshot: RaftSnapshot, keep_from: int | None = None) -> None:

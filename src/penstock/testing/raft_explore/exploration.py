@@ -34,6 +34,7 @@ from penstock.raft.raft_replica import Role
 from penstock.testing.raft_explore.local_states import (
     OPTIONS,
     SMALL_APPENDS,
+    WRITE_FIRST,
     BrokenLocally,
     ExploredMember,
     Input,
@@ -55,7 +56,8 @@ class ExploredGroup:
     with a leader of term 1 whose messages have all arrived, and do not arrive again. campaigners: who stands
     for election; "" = everybody. has_instant_sync: what a replica writes is on disk at once. knows_vote: a
     damage leaves the vote. has_small_appends: each
-    entry has its own message. removes_dead_messages: see the module; False checks that they are dead.
+    entry has its own message. writes_first: entries leave after the leader's own disk has them.
+    removes_dead_messages: see the module; False checks that they are dead.
     """
 
     name: str
@@ -76,6 +78,7 @@ class ExploredGroup:
     logs: tuple[str, ...] = ()
     is_settled: bool = False
     has_small_appends: bool = False
+    writes_first: bool = False
     removes_dead_messages: bool = True
 
     @property
@@ -186,10 +189,13 @@ class Exploration:
 
     def _member(self, name: str, log: str) -> ExploredMember:
         group = self.group
+        options = SMALL_APPENDS if group.has_small_appends else OPTIONS
+        if group.writes_first:
+            options = WRITE_FIRST
         return ExploredMember(
             name, group.membership, has_instant_sync=group.has_instant_sync,
             first_term=max(map(int, "".join(group.logs)), default=0), entry_terms=log,
-            options=SMALL_APPENDS if group.has_small_appends else OPTIONS,
+            options=options,
         )  # fmt: skip
 
     def _settled(self, state: GlobalState) -> GlobalState:

@@ -32,11 +32,13 @@ from penstock.raft.raft_replica import RaftReplica, Ready, Role
 
 OPTIONS = RaftOptions(quiesce_after_ns=0)
 SMALL_APPENDS = RaftOptions(quiesce_after_ns=0, append_bytes_max=1)
+WRITE_FIRST = RaftOptions(quiesce_after_ns=0, write_first_bytes_max=1000)
 _LATER = 1 << 60
 _NOT_STATE = frozenset((
     # times
     "_leader_heard", "_election_at", "_transfer_end", "heartbeat_at", "check_quorum_at", "_last_work",
-    "_send", "_random", "_options", "_down",
+    "_send", "_random", "_options", "_down", "_jitter_ns",
+    "_hard_state",  # made when it is asked for
     "is_active",  # only the check of the quorum reads it, which takes time
 ))  # fmt: skip
 

@@ -53,6 +53,10 @@ CONFIGURATIONS = {
             campaigners="a",
             logs=("1", "222", ""),
         ),
+        # Entries leave with the promise that they are committed where they are written.
+        ExploredGroup("written first", ABC, campaigners="ab", writes_first=True),
+        ExploredGroup("written first, power loss", AB, crashes=1, has_instant_sync=False, writes_first=True),
+        ExploredGroup("written first, reads", AB, reads=1, with_heartbeats=True, writes_first=True),
         ExploredGroup("growing", AB, ("c",), proposals=0, changes=GROW, is_settled=True),
         ExploredGroup("shrinking", ABC, proposals=0, changes=SHRINK, campaigners="ab", is_settled=True),
     )
@@ -70,6 +74,15 @@ LARGE = {
             changes=REMOVE_EACH_OTHER,
             campaigners="ab",
             is_settled=True,
+        ),
+        ExploredGroup(
+            "written first, damaged log",
+            ABC,
+            proposals=2,
+            damages=1,
+            campaigners="c",
+            is_settled=True,
+            writes_first=True,
         ),
     )
 }

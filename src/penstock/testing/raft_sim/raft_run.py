@@ -73,6 +73,7 @@ class RaftRun:
             uncommitted_bytes_max=2000 if small else 64 << 20,
             committed_bytes_max=300 if small else 16 << 20,
             quiesce_after_ns=self.random.choice((500, 2000)) * MILLISECOND_NS,
+            write_first_bytes_max=self.random.choice((0, 0, 200, 2000)),
         )
 
     def _new_server(self, number: int, groups: dict[str, Membership]) -> RaftServer:

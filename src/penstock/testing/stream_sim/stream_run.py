@@ -109,6 +109,7 @@ class StreamRun:
             inflight_bytes_max=1200 if small else 16 << 20,
             uncommitted_bytes_max=6000 if small else 64 << 20,
             committed_bytes_max=600 if small else 16 << 20,
+            write_first_bytes_max=self.random.choice((0, 1000, 32 << 10)),
         )
 
     def go(self) -> StreamOutcome:
