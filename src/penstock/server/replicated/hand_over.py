@@ -30,7 +30,7 @@ from penstock.protocol.ids import short_hash
 
 LATE_NS = 200_000_000
 """So long after its end a leader takes acks for the next one: other servers may not know of it yet."""
-WAIT_NS = 50_000_000
+WAIT_NS = 100_000_000
 """So long a new leader waits for what the one before hands over."""
 _LENGTH_BYTES = 4
 

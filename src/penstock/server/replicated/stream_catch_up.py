@@ -65,10 +65,13 @@ class FilesGone(Struct, frozen=True, array_like=True, tag="gone"):
 
 class Publishes(Struct, frozen=True, array_like=True, tag="publishes"):
     """Publishes that a server took for a stream that it leads no more, and never proposed. left_ns: for how
-    long they may wait for a leader. batch: IngestBatch.encode()."""
+    long they may wait for a leader. batch: IngestBatch.encode(). is_certain: no other server got them
+    (late_publishes.py). led_term: the last one in which the sender led; 0 = unknown."""
 
     left_ns: int
     batch: bytes
+    is_certain: bool = False
+    led_term: int = 0
 
 
 class Passed(Struct, frozen=True, array_like=True, tag="request"):

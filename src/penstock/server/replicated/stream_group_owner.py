@@ -52,6 +52,7 @@ from penstock.server.replicated.hand_over import (
     progress_of,
     sending_late,
 )
+from penstock.server.replicated.late_publishes import LatePublishes, with_message_ids
 from penstock.server.replicated.request_tickets import PassedRequest, SeenRequests
 from penstock.server.replicated.state_loading import LoadingPorts, Restoring, StateLoading
 from penstock.server.replicated.stream_catch_up import (
@@ -151,6 +152,9 @@ class StreamGroup:
         self._backlog: deque[tuple[int, int, bytes]] = deque()
         self._serving = 0
         self._hold_until = 0
+        self._late = LatePublishes(self._engine.index, self._on_late)
+        self._kept: list[tuple[IngestBatch, bool]] = []  # taken late
+        self._led_term = 0
         self._deferred = DeferredRequests(ports.clock)
         self._is_passing = False
         self._last_proposal = (0, 0)  # index and term
@@ -248,6 +252,8 @@ class StreamGroup:
     def _abandon(self) -> None:
         self._reads.clear()
         self._leaving.acks.end()
+        self._late.end()
+        self._kept.clear()
         self._deferred.clear()
         self._backlog.clear()
         self._stop_loading()
@@ -328,6 +334,8 @@ class StreamGroup:
             self._part(replica)
         self._role, self._term = role, term
         self._may_serve, self._serve_at = False, 0
+        if self._ports.clock() >= self._late_until:
+            self._late.end()  # begun by an election
         self._seen.clear()
         self._new_until = self._ports.clock() + HOLD_NS + LATE_NS
         if role is Role.LEADER:
@@ -342,6 +350,9 @@ class StreamGroup:
     def _tell_role(self) -> None:
         if self._replica is not None:
             leads = self._role is Role.LEADER and self._may_serve
+            if leads:
+                self._late.end()
+                self._led_term = self._term
             self._replica.role_changed(leads=leads, term=self._term)
             self._pass_on(self._replica)
 
@@ -369,11 +380,13 @@ class StreamGroup:
         self._parting = HandedOver(0, index, term, progress)
         self._late_until = self._ports.clock() + LATE_NS
         self._leaving.acks.begin(is_late=True)
-        self._ports.call_later(LATE_NS, self._end_late_acks)
+        self._late.begin(replica.stream, takes_remote=True)
+        self._ports.call_later(LATE_NS, self._end_taking_late)
 
-    def _end_late_acks(self) -> None:
-        if not self.is_serving:
+    def _end_taking_late(self) -> None:
+        if not self.is_serving and self._ports.clock() >= self._late_until:
             self._leaving.acks.end()
+            self._late.end()
 
     def _hand_over_to(self, leader: ReplicaId) -> None:
         parting, self._parting = self._parting, None
@@ -403,6 +416,8 @@ class StreamGroup:
             self._use_handed()
         else:
             self._ports.call_later(WAIT_NS, partial(self._end_waiting, self._term))
+        if not self._may_serve and self._replica is not None:
+            self._late.begin(self._replica.stream, takes_remote=False)
 
     def _use_handed(self) -> None:
         handed, self._handed = self._handed, None
@@ -505,7 +520,12 @@ class StreamGroup:
 
     def _pass_on(self, replica: ReplicatedStream) -> None:
         """Sends publishes that wait for a leader to the one that there is now."""
-        if not replica.has_held:
+        self._kept += self._late.take()
+        if replica.is_serving:
+            for batch, _ in self._kept:
+                replica.take_over(batch)
+            self._kept.clear()
+        if not replica.has_held and not self._kept:
             self._hold_until = 0
             return
         now = self._ports.clock()
@@ -515,13 +535,22 @@ class StreamGroup:
         leader = self.leader
         if leader is None or leader == self._ports.member:
             return
-        for batch in replica.take_held():
-            mail = encode_mail(Publishes(max(self._hold_until - now, 0), batch.encode()))
+        left_ns, led_term = max(self._hold_until - now, 0), self._led_term
+        for batch, is_certain in [*((one, False) for one in replica.take_held()), *self._kept]:
+            mail = encode_mail(Publishes(left_ns, batch.encode(), is_certain, led_term))
             if len(mail) <= MAIL_BYTES_MAX:
                 self.port.send(leader, mail)
             else:
                 replica.refuse(batch)
+        self._kept.clear()
         self._hold_until = 0
+
+    def _on_late(self) -> None:
+        self._ports.call_later(0, self._pass_late)
+
+    def _pass_late(self) -> None:
+        if self._replica is not None and not self.failure:
+            self._pass_on(self._replica)
 
     def _end_holding(self) -> None:
         """No leader took them in time."""
@@ -534,6 +563,10 @@ class StreamGroup:
         self._hold_until = 0
         for batch in self._replica.take_held():
             self._replica.refuse(batch)
+        for batch, is_certain in self._kept:
+            if is_certain:  # else a leader may have it whom this server does not know
+                self._replica.refuse(batch)
+        self._kept.clear()
 
     def _take_over(self, mail: Publishes) -> None:
         try:
@@ -548,7 +581,8 @@ class StreamGroup:
         if leader is not None and leader != self._ports.member:
             replica.refuse(batch)  # sent to a leader that was
             return
-        replica.take_over(batch)
+        is_only_here = mail.is_certain or (not replica.is_serving and self._term == mail.led_term + 1)
+        replica.take_over(batch if is_only_here else with_message_ids(batch))
         if replica.has_held and not self._hold_until:
             left = min(mail.left_ns, HOLD_NS)
             self._hold_until = self._ports.clock() + left
