@@ -114,7 +114,7 @@ STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (drops_entries_while_a_state_is_loaded, 3),
     (does_not_sync_its_states, 1),
     (does_not_sync_the_names_of_its_files, 3),
-    (removes_files_before_the_log_has_the_next_checkpoint, 15),
+    (removes_files_before_the_log_has_the_next_checkpoint, 161),
     (removes_files_while_a_state_is_taken, 1),
     (does_not_serve_after_a_state_was_loaded, 78),
 )
