@@ -107,6 +107,7 @@ class SiteRun(LinkRun[SiteServer]):
             self.map.sites[index].name,
             gateway=self._gateways.get(index),
             leafs=self._leafs[number],
+            compares_ids=self.seed % 2 == 1,  # in half of the runs routes end as beside official servers
         )
 
     # -- actions

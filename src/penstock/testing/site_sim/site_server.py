@@ -314,11 +314,21 @@ class SiteServer(SimMember):
         *,
         gateway: SimGatewaySettings | None,
         leafs: SimLeafSettings,
+        compares_ids: bool = True,
     ) -> None:
         self._clock = network.clock_ns
         self._gateway_settings, self._leaf_settings = gateway, leafs
         self.gateways: SimGateways | None = None
-        super().__init__(network, number, incarnation, settings, find, cluster_name, has_other_links=True)
+        super().__init__(
+            network,
+            number,
+            incarnation,
+            settings,
+            find,
+            cluster_name,
+            has_other_links=True,
+            compares_ids=compares_ids,
+        )
 
     def _open(self) -> None:
         if self._gateway_settings is not None:
