@@ -306,6 +306,9 @@ def many_consumers(share: int, wide: int) -> list[Scenario]:
                 ),
                 bigger_is_better=False,
                 most=FILTER_COST_MAX,
+                rate=lambda s, subject=subject, wanted=wide // part: (  # type: ignore[misc]
+                    consumers.filtered_msgs_per_s(s.port, subject, messages=wide, wanted=wanted)
+                ),
             )
             for what, subject, part in (
                 ("a wildcard that takes a thousandth", "wide.*.g7.*", 1200),
