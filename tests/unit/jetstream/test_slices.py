@@ -268,7 +268,7 @@ def test_what_refused_a_request_is_not_kept(subject: str, body: Any, monkeypatch
     gc.disable()
 
     def errors() -> list[JetStreamApiError]:
-        return [one for one in gc.get_objects() if type(one) is JetStreamApiError]
+        return [one for one in gc.get_objects() if isinstance(one, JetStreamApiError)]
 
     others = errors()  # constants of other tests' modules
     try:

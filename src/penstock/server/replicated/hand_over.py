@@ -11,7 +11,7 @@ the next leader as other requests are: it confirms what it has. An ack that is a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock import faults
 from penstock.errors import MalformedCommandError, StoreError
@@ -66,6 +66,34 @@ def is_progress(entry: bytes) -> bool:
         return False
 
 
+class PrivateSubscriptions:
+    """Subscriptions of a sink that are not announced to other servers. index: of the account."""
+
+    def __init__(self, index: SubscriptionIndex, sink: ServiceSink) -> None:
+        self._index = index
+        self._sink = sink
+        self._subscriptions: list[SinkSubscription] = []
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there are any."""
+        return bool(self._subscriptions)
+
+    def begin(self, subjects: Iterable[bytes]) -> None:
+        """Subscribes to more subjects."""
+        for subject in subjects:
+            subscription = SinkSubscription(self._sink, subject)
+            subscription.keep_private()
+            self._index.insert(subscription)
+            self._subscriptions.append(subscription)
+
+    def end(self) -> None:
+        """Ends all of them."""
+        for subscription in self._subscriptions:
+            self._index.remove(subscription)
+        self._subscriptions.clear()
+
+
 class AckKeeper:
     """Takes the acks of a stream's consumers without announcing it to other servers.
 
@@ -79,35 +107,26 @@ class AckKeeper:
     ) -> None:
         self._index = index
         self._take = take
-        sink = ServiceSink(self._on_ack)
         place = f"{domain or '_'}.{short_hash(account)}."
         self._subjects = [f"$JS.ACK.{part}{stream}.>".encode() for part in ("", place)]
-        self._sink = sink
-        self._subscriptions: list[SinkSubscription] = []
+        self._subscriptions = PrivateSubscriptions(index, ServiceSink(self._on_ack))
         self.is_late = False
 
     @property
     def is_active(self) -> bool:
         """Whether it takes acks."""
-        return bool(self._subscriptions)
+        return self._subscriptions.is_active
 
     def begin(self, *, is_late: bool) -> None:
         """Takes acks from now on. is_late: all of them; else those that ask for a confirmation, and change
         nothing when they come twice, because the leader that hands over applies them as well."""
         self.is_late = is_late
-        if self._subscriptions:
-            return
-        for subject in self._subjects:
-            subscription = SinkSubscription(self._sink, subject)
-            subscription.keep_private()
-            self._index.insert(subscription)
-            self._subscriptions.append(subscription)
+        if not self.is_active:
+            self._subscriptions.begin(self._subjects)
 
     def end(self) -> None:
         """Takes no more."""
-        for subscription in self._subscriptions:
-            self._index.remove(subscription)
-        self._subscriptions.clear()
+        self._subscriptions.end()
 
     def _on_ack(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None

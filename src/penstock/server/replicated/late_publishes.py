@@ -20,8 +20,9 @@ from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ClientSink, ServiceSink
 from penstock.kernels.wire.route_links import RouteSink
-from penstock.kernels.wire.sinks import Sink, SinkSubscription
+from penstock.kernels.wire.sinks import Sink
 from penstock.protocol import headers
+from penstock.server.replicated.hand_over import PrivateSubscriptions
 
 
 class LatePublishes:
@@ -35,8 +36,7 @@ class LatePublishes:
     def __init__(self, index: SubscriptionIndex, arrived: Callable[[], object]) -> None:
         self._index = index
         self._arrived = arrived
-        self._sink = ServiceSink(self._on_publish)
-        self._subscriptions: list[SinkSubscription] = []
+        self._subscriptions = PrivateSubscriptions(index, ServiceSink(self._on_publish))
         self._map: Callable[[bytes], bytes] = bytes
         self._takes_remote = False
         self._waiting: dict[bool, IngestBatch] = {}
@@ -48,17 +48,11 @@ class LatePublishes:
         self._takes_remote = takes_remote
         mapper = stream.sink.mapper
         self._map = bytes if mapper is None else mapper.map
-        for subject in dict.fromkeys(stream.config.subjects):
-            subscription = SinkSubscription(self._sink, subject.encode())
-            subscription.keep_private()
-            self._index.insert(subscription)
-            self._subscriptions.append(subscription)
+        self._subscriptions.begin(subject.encode() for subject in dict.fromkeys(stream.config.subjects))
 
     def end(self) -> None:
         """Takes no more."""
-        for subscription in self._subscriptions:
-            self._index.remove(subscription)
-        self._subscriptions.clear()
+        self._subscriptions.end()
 
     def take(self) -> list[tuple[IngestBatch, bool]]:
         """Removes and returns what was taken, and whether it is certain that no other server has it."""
