@@ -71,6 +71,7 @@ SEEDS = [
     bytes((CONNECT, 0)) + CONNECT_LINE[8:-2],
     bytes((INFO, 0)) + INFO_LINE[5:-3],
     bytes((INFO, 2)) + OLD_LINE[5:-3],
+    bytes((INFO, 0)) + INFO_LINE[5:-3].replace(b"127.0.0.1:1", b"h:" + b"1" * 4301),
 ]
 
 

@@ -88,6 +88,7 @@ SEEDS = [
             b"", b',"compression":"s2_auto"', b',"compression":"s2_fast"', b',"connect_info":true',
             b',"import":{"allow":["a"],"deny":["b"]},"export":null', b',"cluster":"c","domain":"d"',
             b',"leafnode_urls":["h:1","[::1]:2","x"],"ws_connect_urls":["w:1"]', b',"acc_is_sys":true',
+            b',"leafnode_urls":["h:%s"]' % (b"1" * 4301),
             b',"nonce":"n","tls_verify":true,"jetstream":true,"gateway_url":"x"',
         )
     ),

@@ -21,6 +21,7 @@ from penstock.protocol import headers
 from penstock.protocol import status as statuses
 from penstock.protocol.api import PullRequest
 from penstock.protocol.durations import NS_PER_S
+from penstock.protocol.numbers import natural
 
 UNBOUNDED_BATCH = 1_000_000  # batch of pulls that are limited in bytes (ADR-37)
 DEFAULT_MAX_MESSAGES = 500
@@ -85,9 +86,9 @@ def status_in(raw: RawMessage) -> tuple[int, str] | None:
 def pending_in(raw: RawMessage) -> tuple[int, int]:
     """Undelivered messages and bytes of the pull that a status ended; zeros if the status has no counts."""
     block = raw[3] or b""
-    messages = headers.value_of(block, headers.PENDING_MESSAGES) or b"0"
-    size = headers.value_of(block, headers.PENDING_BYTES) or b"0"
-    return (int(messages), int(size)) if messages.isdigit() and size.isdigit() else (0, 0)
+    messages = natural(headers.value_of(block, headers.PENDING_MESSAGES) or b"0")
+    size = natural(headers.value_of(block, headers.PENDING_BYTES) or b"0")
+    return (0, 0) if messages is None or size is None else (messages, size)
 
 
 def status_error(status: int, description: str, consumer: str) -> JetStreamError:

@@ -52,7 +52,10 @@ def parse_server_url(text: str) -> ServerUrl:
     Raises MisuseError for a missing host, an unknown scheme or an invalid port.
     """
     stripped = text.strip()
-    parts = urlsplit(stripped if "://" in stripped else f"nats://{stripped}")
+    try:
+        parts = urlsplit(stripped if "://" in stripped else f"nats://{stripped}")
+    except ValueError as error:  # brackets that do not match, or characters that look like others
+        raise MisuseError(f"server URL {text!r} cannot be read: {error}") from error
     if parts.scheme not in PORTS:
         raise MisuseError(f"server URL {text!r}: scheme {parts.scheme!r} is not one of {', '.join(PORTS)}")
     if not parts.hostname:

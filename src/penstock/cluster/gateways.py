@@ -28,6 +28,7 @@ from penstock.cluster.peer_link import Address, LinkState
 from penstock.cluster.route_link import PROTOCOL_TRACE
 from penstock.kernels.wire.gateway_links import GatewayReplies
 from penstock.net.reasons import CloseReason
+from penstock.protocol.hosts import announced_address
 from penstock.protocol.ids import short_hash
 
 if TYPE_CHECKING:
@@ -146,9 +147,9 @@ class GatewayRemote:
     def note_urls(self, urls: Iterable[str]) -> None:
         """The cluster's servers have these addresses as well, host:port."""
         for url in urls:
-            host, _, port = url.rpartition(":")
-            if host and port.isdigit() and 0 < int(port) < 65536 and len(self.learnt) < URLS_MAX:
-                address = Address(host.strip("[]"), int(port))
+            found = announced_address(url)
+            if found is not None and found[1] and len(self.learnt) < URLS_MAX:
+                address = Address(*found)
                 if not any(address.is_same(one) for one in self.configured):
                     self.learnt[address] = None
 

@@ -7,8 +7,8 @@ side (`domains`).
 A leaf node that connects again, before this server has noticed that its first connection broke, replaces that
 one. Two links between the same two accounts would deliver everything twice.
 
-Loops: a message would go round for ever if servers are leaf nodes of each other in a circle. Each account has
-a subject of its own, which is announced over every link, and on. A server that gets its own subject back
+Loops: a message would go round for ever if servers were leaf nodes of each other in a circle. Each account
+has a subject of its own, which is announced over every link, and on. A server that gets its own subject back
 closes the link, and waits half a minute before it dials again.
 
 Invariant: a registered link has an account, which knows of it, and the other side knows that account's

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cluster.leaf_ports import LeafAddress, RemoteSettings
 from penstock.errors import ConfigError
+from penstock.protocol.hosts import announced_address
 
 if TYPE_CHECKING:
     from penstock.cluster.leaf_info import LeafInfo
@@ -64,10 +65,10 @@ class LeafRemote:
         first = self.settings.addresses[0]
         found: list[LeafAddress] = []
         for url in urls:
-            host, _, port = url.rpartition(":")
-            if not port.isdigit() or not host:
+            place = announced_address(url)
+            if place is None:
                 raise ConfigError(f'Error parsing url "{url}"')
-            one = LeafAddress(first.scheme, host.strip("[]"), int(port), path=first.path)
+            one = LeafAddress(first.scheme, *place, path=first.path)
             if not any(one.is_same(known) for known in self._configured):
                 found.append(one)
         self._addresses = [*found, *self._configured]

@@ -128,9 +128,9 @@ class Mesh:
             link.opened()
 
     def dial_failed(self, dial: Dial, error: str) -> None:
-        """A connection attempt failed. Configured servers are dialled for ever, others as often as
-        configured, and then every DIAL_LATER_S for ten minutes. The official server gives up instead: members
-        that were apart for longer than the attempts take stay apart until one of them restarts."""
+        """A connection attempt failed. Servers named in the configuration are dialled without end; others
+        `connect_retries` times, then every DIAL_LATER_S for ten minutes. The official server gives up
+        instead: members that were apart for longer stay apart until one of them restarts."""
         dial.attempts += 1
         if not dial.is_explicit:
             dial.gossip_mode = GOSSIP_OVERRIDE  # others may come until it works; see _forward()

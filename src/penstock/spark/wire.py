@@ -26,6 +26,7 @@ import msgspec
 from penstock import errors
 from penstock.kernels.wire.frames import FrameParser, Op, PyFrame
 from penstock.protocol import api
+from penstock.protocol.hosts import host_checked
 from penstock.spark.connection_options import ConnectionOptions, ServerAddress
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class BlockingConnection:
     @classmethod
     def _connect(cls, address: ServerAddress, options: ConnectionOptions) -> BlockingConnection:
         deadline = time.monotonic() + options.connect_timeout_s
-        sock = socket.create_connection((address.host, address.port), timeout=options.connect_timeout_s)
+        with host_checked(address.host):
+            sock = socket.create_connection((address.host, address.port), timeout=options.connect_timeout_s)
         connection = cls(address, sock, options)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -197,6 +197,8 @@ def test_statuses_are_read_off_raw_messages() -> None:
     assert pending_in((1, b"inbox", None, status.NO_MESSAGES.block(), b"")) == (0, 0)
     broken = status.REQUEST_TIMEOUT.block([("Nats-Pending-Messages", "x"), ("Nats-Pending-Bytes", "34")])
     assert pending_in((1, b"inbox", None, broken, b"")) == (0, 0)
+    endless = b"NATS/1.0\r\nNats-Pending-Messages: %s\r\n\r\n" % (b"1" * 4301)
+    assert pending_in((1, b"inbox", None, endless, b"")) == (0, 0)
     for header in (None, b"", b"NATS/1.0\r\n\r\n", b"NATS/1.0\r\nA: 408 x\r\n\r\n", b"NATS/1.0 "):
         assert status_in((1, b"s", b"reply", header, b"data")) is None
 

@@ -34,7 +34,17 @@ def test_server_urls_are_read(text: str, expected: ServerUrl) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nats://", "http://h", "nats://h:port", "nats://h:70000", "nats://:4222"]
+    "text",
+    [
+        "",
+        "nats://",
+        "http://h",
+        "nats://h:port",
+        "nats://h:70000",
+        "nats://:4222",
+        "nats://[::1",
+        "nats://h℀",
+    ],
 )
 def test_broken_server_urls_are_refused(text: str) -> None:
     with pytest.raises(MisuseError):
@@ -69,6 +79,12 @@ def test_announced_servers_join_with_the_scheme_of_the_current_one_and_leave_aga
     assert [str(server.url) for server in pool.servers] == ["tls://a:1", "tls://c:4"]
     assert pool.update_discovered([], current) == []
     assert len(pool) == 2
+
+
+def test_an_announcement_that_is_no_address_is_passed_over() -> None:
+    pool = ServerPool(["a:1"], randomize=False)
+    added = pool.update_discovered(["[::2", "b:x", "b:" + "1" * 4301, "", "c:2"], pool.next())
+    assert [str(url) for url in added] == ["nats://c:2"]
 
 
 def test_the_server_in_use_stays_though_it_is_no_longer_announced() -> None:

@@ -133,8 +133,9 @@ def test_a_remote_tries_its_addresses_in_turn_and_those_that_the_hub_tells_first
     assert [str(remote.next_address()) for _ in range(4)] == ["10.0.0.1:7", "[::1]:8", "one:7422", "two:1"]
     remote.next_address()
     assert (remote.user, remote.host_name) == (("u", "p"), "one")
-    with pytest.raises(ConfigError, match="Error parsing url"):
-        remote.note_servers(LeafInfo(server_id="H", leafnode_urls=["nonsense"]))
+    for url in ("nonsense", "h:", ":1", "h:65536", "h:²", "h:" + "1" * 4301):
+        with pytest.raises(ConfigError, match="Error parsing url"):
+            remote.note_servers(LeafInfo(server_id="H", leafnode_urls=[url]))
 
 
 @pytest.mark.parametrize("url", ["", "leaf://", "leaf://h:x", "leaf://:1"])

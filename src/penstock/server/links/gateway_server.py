@@ -13,6 +13,7 @@ from penstock.cluster.gateway_info import GatewayInfo
 from penstock.cluster.gateways import GatewayRemote, Gateways, cluster_hash
 from penstock.cluster.peer_link import Address
 from penstock.net.backlog import Bounds
+from penstock.protocol.hosts import host_checked
 from penstock.server.config.option_checks import host_and_port
 from penstock.server.links.gateway_session import GatewaySession
 from penstock.server.links.gateway_settings import settings_of
@@ -237,10 +238,11 @@ class GatewayServer(LinkServer[GatewaySession]):
         address = remote.address
         assert address is not None
         try:
-            async with asyncio.timeout(DIAL_TIMEOUT_S):
-                await self._loop.create_connection(
-                    lambda: self._connection(remote), address.host, address.port
-                )
+            with host_checked(address.host):
+                async with asyncio.timeout(DIAL_TIMEOUT_S):
+                    await self._loop.create_connection(
+                        lambda: self._connection(remote), address.host, address.port
+                    )
         except OSError as error:  # TimeoutError is one
             self.gateways.dial_failed(remote, error.strerror or str(error) or "timeout")
 

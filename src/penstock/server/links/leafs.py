@@ -18,6 +18,7 @@ from penstock.cluster.leaf_nodes import LeafNodes
 from penstock.errors import ConfigError, MisuseError
 from penstock.net.backlog import Bounds
 from penstock.net.reasons import CloseReason
+from penstock.protocol.hosts import host_checked
 from penstock.protocol.ids import NuidGenerator
 from penstock.server.config.option_checks import NS, host_and_port
 from penstock.server.links.leaf_session import LeafSession
@@ -303,12 +304,13 @@ class Leafs(LinkServer[LeafSession]):
         options = self._remote_options(remote)
         timeout_ns = options.dial_timeout_ns or self._options.dial_timeout_ns
         try:
-            if address.is_websocket:
-                await self._connect_websocket(remote, address, timeout_ns / NS)
-                return
-            place = await self._place_of(options, address, timeout_ns)
-            async with asyncio.timeout(timeout_ns / NS):
-                await self._loop.create_connection(lambda: self._dialled(remote), **place)
+            with host_checked(address.host):
+                if address.is_websocket:
+                    await self._connect_websocket(remote, address, timeout_ns / NS)
+                    return
+                place = await self._place_of(options, address, timeout_ns)
+                async with asyncio.timeout(timeout_ns / NS):
+                    await self._loop.create_connection(lambda: self._dialled(remote), **place)
         except (OSError, ConfigError, ssl.SSLError) as error:  # TimeoutError is an OSError
             text = getattr(error, "strerror", None) or str(error) or "timeout"
             self.nodes.dial_failed(remote, text)

@@ -19,6 +19,7 @@ from penstock.kernels.wire.route_links import RouteIngress, RouteSink
 from penstock.net import sockets
 from penstock.net.backlog import Bounds
 from penstock.net.route_connection import RouteConnection
+from penstock.protocol.hosts import host_checked
 from penstock.server.config.option_checks import host_and_port
 from penstock.server.links import local_addresses
 from penstock.server.links.link_server import Encrypted, LinkServer, bounds_for, is_address
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from penstock.server.tick import Tick
 
 DIAL_TIMEOUT_S = 1.0
-STOP_GRACE_S = 1.0
 
 
 class Routes(LinkServer[RouteSession]):
@@ -301,7 +301,8 @@ class Routes(LinkServer[RouteSession]):
 
     async def _address(self, address: Address) -> str:
         """One of the addresses of the host, at random; "" if all are this server's."""
-        found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        with host_checked(address.host):
+            found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         hosts = list(dict.fromkeys(str(one[4][0]) for one in found))
         if address.port == self.port and self._context.options.cluster is not None:
             hosts = [host for host in hosts if not self._is_own(host)]

@@ -15,6 +15,7 @@ import msgspec
 from penstock.jetstream.api.consumer_requests import info_of
 from penstock.jetstream.api.stream_requests import info_fields
 from penstock.protocol.api import ApiStreamInfo, encode
+from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
@@ -147,9 +148,9 @@ class InfoGathering:
     def _answered(
         self, subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None
     ) -> None:
-        number = subject.rpartition(b".")[2]
-        gathering = self._open.get(int(number)) if number.isdigit() else None
-        if gathering is None:
+        number = natural(subject.rpartition(b".")[2])
+        gathering = self._open.get(number) if number is not None else None
+        if number is None or gathering is None:
             return
         try:
             answer = _answers.decode(payload)
@@ -160,7 +161,7 @@ class InfoGathering:
                 gathering.missing.discard(name)
                 gathering.infos[name] = msgspec.Raw(data)
         if not gathering.missing:
-            self._finish(int(number))
+            self._finish(number)
 
     def _own(self, question: _InfoQuestion) -> dict[str, bytes]:
         """The infos of what this server leads."""
