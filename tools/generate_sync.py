@@ -386,7 +386,9 @@ class HereAndNow(ast.NodeTransformer):
         call = self.visit(node.value)
         if is_own and function.attr.startswith("_"):
             return ast.parse(f"self._run({ast.unparse(call)})", mode="eval").body
-        text = ast.unparse(call).replace("session.publish(", "session.publish_here(")
+        text = ast.unparse(call)
+        for name in ("publish", "respond"):
+            text = text.replace(f"session.{name}(", f"session.{name}_here(")
         text = text.replace(".flush_output(", ".flush_here(")
         return ast.parse(text, mode="eval").body
 
@@ -395,6 +397,8 @@ class HereAndNow(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
+        if node.attr == "flush_scheduled":  # on the loop's thread
+            node.attr = "flushes_for_threads"
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             is_method = node.attr in self.public and (self.owner, node.attr) in PUBLISHING
             if not is_method:

@@ -32,6 +32,7 @@ BASES = {
     "Subscription": "MessageReader[Msg]",
     "PushSubscription": "MessageReader[JsMsg]",
     "OrderedPushSubscription": "PushSubscription",
+    "Msg": "MessageWrapper",
     "JsMsg": "Msg",
     "ServiceMsg": "Msg",
     "Consume": "QueueReader[JsMsg]",
@@ -157,7 +158,9 @@ CALLABLES = {
     "TokenCallback", "Secret", "SignatureCallback", "WebsocketHeaders", "ObjectData",
 }  # fmt: skip
 LINE = 110
-RUNTIME = {"ChunkReader", "Fetched", "LockBlock", "MessageReader", "QueueReader", "Wrapper"}
+RUNTIME = {
+    *("ChunkReader", "Fetched", "LockBlock", "MessageReader", "MessageWrapper", "QueueReader", "Wrapper"),
+}
 
 WORDS = [
     ("`async with` raises", "`with` block raises"),

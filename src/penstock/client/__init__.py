@@ -19,15 +19,18 @@ flight, reconnects). A message arrives through `connection.py`.
 
     connection.py, connection_listener.py, connector.py, servers.py
                          one TCP or TLS connection; making connections; the servers to try
+    websocket_transport.py
+                         the same by WebSocket
     options.py, keywords.py, credentials.py, info.py
                          settings, credentials, the server's INFO
     codec.py             typed payloads
     subscription.py, queue.py, message.py, requests.py, request_many.py, payloads.py, tracing.py
-                         core NATS: subscriptions, request and reply, trace contexts
+                         core NATS: subscriptions, request and reply, trace contexts; otel.py
     service_endpoints.py, service_records.py, services.py
                          services: endpoints; what they say of themselves; discovery and requests
-    jetstream.py, stream.py, direct.py, config.py, settings.py
-                         streams: management, direct gets, configurations and their types as keywords
+    jetstream.py, stream.py, direct.py, config.py, settings.py, conflicts.py
+                         streams: management, direct gets, configurations and their types as keywords; what
+                         a refused configuration conflicts with
     publishing.py, publisher.py, fastpublisher.py, fastingest.py, atomic.py, schedules.py
                          publishing to streams: single, windowed, batches, schedules
     consumer.py, pull.py, fetch.py, consume.py, ordered.py, jsmsg.py

@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.client.connection import Connection, error_of_text
 from penstock.client.connection_listener import ConnectionListener
@@ -105,6 +105,8 @@ _NEXT_STATES = {
 class ClientSession:
     """Internal state of one `Client`, shared by the parts of this package."""
 
+    connection_type: ClassVar[type[Connection]] = Connection
+
     def __init__(self, client: Client, servers: str | Iterable[str], options: Options) -> None:
         self.client = client  # argument of event callbacks
         self.options = options
@@ -119,6 +121,7 @@ class ClientSession:
         self.read_at = 0.0  # loop time of the latest read with messages; one clock reading per batch
         self.connector = Connector(self, servers)
         self.flush_scheduled = False
+        self._has_responded = False  # since the latest read
         self._subscriptions: dict[int, Subscription] = {}
         self._last_sid = 0
         self.requests = RequestTable(self)
@@ -208,14 +211,30 @@ class ClientSession:
         return False
 
     def send_now(self, subject: bytes, reply: bytes | None, header: bytes | None, payload: Immutable) -> None:
-        """`send`, on the event loop, and write the out buffer without waiting for the next iteration."""
+        """`send`, and write the out buffer without waiting for the next iteration of the event loop."""
         connection = self.connection
         size = len(payload) + len(header) if header else len(payload)
         if connection is None or size >= DIRECT_BYTES or size > self.max_payload:
             self.send(subject, reply, header, payload)
             return
         encode_pub(self.out, subject, reply, header, payload)
-        connection.flush()
+        if not connection.flush_now():
+            self.schedule_flush()
+
+    async def respond(self, subject: bytes, header: bytes | None, payload: Immutable) -> None:
+        """`publish` of a response, or `send_now`."""
+        if self._responds_now():
+            self.send_now(subject, None, header, payload)
+        else:
+            await self.publish(subject, None, header, payload)
+
+    def _responds_now(self) -> bool:
+        """Whether a response is to be written at once: the first one after a read, for its requester may wait
+        for nothing else. Those that follow are written together."""
+        if self._has_responded or self.out.size:
+            return False
+        self._has_responded = True
+        return True
 
     def is_on_loop(self) -> bool:
         """Whether the caller runs on the session's event loop."""
@@ -242,7 +261,7 @@ class ClientSession:
         self._large_bytes += size
 
     async def publish(
-        self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes
+        self, subject: bytes, reply: bytes | None, header: bytes | None, payload: Immutable
     ) -> None:
         """`send`, then `flush_output` if much is to be sent."""
         if self.send(subject, reply, header, payload) or self.out.size >= FLUSH_BYTES:
@@ -468,6 +487,7 @@ class ClientSession:
     def on_messages(self, batch: list[RawMessage], size: int) -> None:
         """ConnectionOwner: dispatch messages in order."""
         self.read_at = self.loop.time()
+        self._has_responded = False
         subscriptions = self._subscriptions
         # A busy subscription gets what one read brought in one call.
         sid = batch[0][0]
@@ -540,7 +560,9 @@ class ClientSession:
         self._set_connection(None)
         self._connected_or_closed.clear()
         self._count_received(connection)
-        self.out.clear()  # like what is in the socket's buffer: it may or may not have arrived
+        # Its first frame may have been sent in part; its requests fail below, and its subscriptions are made
+        # again. Publishes in it are lost as those are which the socket had taken: at most once.
+        self.out.clear()
         if self.state is ClientState.DRAINING or not self.options.reconnect:
             log.warning("lost the connection to %s: %s; the client is closed", connection.url, reason)
             self.finish(reason)
@@ -577,8 +599,8 @@ class ClientSession:
                 left = subscription.max_messages - subscription.received
                 encode_unsub(out, b"%d" % subscription.sid, left)
         connection.write_first(out.take())
-        self.connection = connection
-        self._set_max_payload(connection.info.max_payload)
+        self.max_payload = connection.info.max_payload
+        self._set_connection(connection)
         self._set_state(ClientState.CONNECTED)
         self._connected_or_closed.set()
         connection.flush()

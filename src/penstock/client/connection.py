@@ -45,6 +45,7 @@ from penstock.kernels.wire.frames import (
     PyFrame,
 )
 from penstock.kernels.wire.output import OutBuffer
+from penstock.protocol.hosts import host_checked
 
 # INFO of a large cluster lists many URLs on one line.
 INFO_LINE_BYTES_MAX = 1024 * 1024
@@ -90,7 +91,7 @@ class ConnectionOwner(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection, created by `open_connection`."""
+    """A connection. `open` connects it."""
 
     def __init__(self, owner: ConnectionOwner, url: ServerUrl, out: OutBuffer, options: Options) -> None:
         self.url = url
@@ -113,7 +114,30 @@ class Connection(asyncio.BufferedProtocol):
         self._ping_timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
-    # --- handshake -----------------------------------------------------------------------------
+    # --- opening -------------------------------------------------------------------------------
+
+    async def open(self, credentials: ConnectRequest, prove: Prove | None = None) -> None:
+        """Connect and complete the handshake. Called once.
+
+        Raises OSError if the host is unreachable, AuthorizationError, ServerRefusedError, ProtocolError or
+        DisconnectedError if the handshake fails, DisconnectedError if it exceeds connect_timeout.
+        """
+        url, options = self.url, self._options
+        try:
+            async with asyncio.timeout(options.connect_timeout):
+                if url.is_websocket:
+                    await _open_websocket(self, url, options)
+                else:
+                    await _open_socket(lambda: self, url, options, encrypt=options.tls_handshake_first)
+                await self.handshake(credentials, prove)
+        except TimeoutError:
+            text = f"{url} did not finish the handshake within {options.connect_timeout:g} s"
+            error = DisconnectedError(text)
+            self.abort(error)
+            raise error from None
+        except BaseException:
+            self.abort(DisconnectedError("the handshake was given up"))
+            raise
 
     async def handshake(self, credentials: ConnectRequest, prove: Prove | None = None) -> None:
         """Read INFO, start TLS if required, send CONNECT and PING, and wait for the PONG."""
@@ -271,6 +295,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._out.size and self._transport is not None:
             self._transport.write(self._out.take())
 
+    def flush_now(self) -> bool:
+        """`flush`, in any thread where the session has several. Returns False if it is left to the loop."""
+        self.flush()
+        return True
+
     def write_behind(self, parts: Sequence[Immutable]) -> None:
         """Write the out buffer, then `parts`. The transport may keep them, so they must never change."""
         transport = self._transport
@@ -344,7 +373,12 @@ class Connection(asyncio.BufferedProtocol):
 
 def _joins_lines(transport: asyncio.Transport) -> bool:
     """Whether its `writelines` copies everything: asyncio's plain sockets before Python 3.12."""
-    return sys.version_info < (3, 12) and type(transport).__module__ == "asyncio.selector_events"
+    return sys.version_info < (3, 12) and is_plain_socket(transport)
+
+
+def is_plain_socket(transport: asyncio.Transport) -> bool:
+    """Whether bytes go to the socket as they are: no TLS, no WebSocket frames, no other event loop's."""
+    return type(transport).__module__ == "asyncio.selector_events"
 
 
 def _send_parts(transport: asyncio.Transport, parts: Sequence[Immutable]) -> int:
@@ -366,37 +400,6 @@ def tls_hostname(options: Options, url: ServerUrl) -> str:
     return options.tls_hostname or url.host
 
 
-async def open_connection(
-    owner: ConnectionOwner,
-    url: ServerUrl,
-    out: OutBuffer,
-    options: Options,
-    credentials: ConnectRequest,
-    prove: Prove | None = None,
-) -> Connection:
-    """Connect, complete the handshake and return the connection.
-
-    Raises OSError if the host is unreachable, AuthorizationError, ServerRefusedError, ProtocolError or
-    DisconnectedError if the handshake fails, DisconnectedError if it exceeds connect_timeout.
-    """
-    connection = Connection(owner, url, out, options)
-    try:
-        async with asyncio.timeout(options.connect_timeout):
-            if url.is_websocket:
-                await _open_websocket(connection, url, options)
-            else:
-                await _open_socket(lambda: connection, url, options, encrypt=options.tls_handshake_first)
-            await connection.handshake(credentials, prove)
-    except TimeoutError:
-        error = DisconnectedError(f"{url} did not finish the handshake within {options.connect_timeout:g} s")
-        connection.abort(error)
-        raise error from None
-    except BaseException:
-        connection.abort(DisconnectedError("the handshake was given up"))
-        raise
-    return connection
-
-
 async def _open_socket(
     make: Callable[[], asyncio.BaseProtocol], url: ServerUrl, options: Options, *, encrypt: bool
 ) -> None:
@@ -404,7 +407,8 @@ async def _open_socket(
     context = tls_context(options) if encrypt else None
     name = tls_hostname(options, url) if encrypt else None
     if options.open_socket is None:
-        await loop.create_connection(make, url.host, url.port, ssl=context, server_hostname=name)
+        with host_checked(url.host):
+            await loop.create_connection(make, url.host, url.port, ssl=context, server_hostname=name)
     else:
         sock = await options.open_socket()
         await loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)

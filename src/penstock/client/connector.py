@@ -16,7 +16,6 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock.client.connection import open_connection
 from penstock.client.credentials import load, login
 from penstock.client.info import ConnectRequest, ServerInfo
 from penstock.client.servers import PoolServer, ServerCandidate, ServerPool, ServerUrl, parse_server_url
@@ -189,7 +188,8 @@ class Connector:
         session, options = self._session, self._options
         credentials = await self._credentials(server.url)
         prove = await load(options)
-        connection = await open_connection(session, server.url, session.out, options, credentials, prove)
+        connection = session.connection_type(session, server.url, session.out, options)
+        await connection.open(credentials, prove)
         if not session.is_connecting:  # closed meanwhile
             connection.close()
             return

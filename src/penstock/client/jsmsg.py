@@ -7,7 +7,6 @@ parsed on first access. Acks are sent with the next write; only `ack_sync` waits
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from penstock.client.config import to_ns
 from penstock.client.message import Msg
@@ -15,9 +14,6 @@ from penstock.errors import MisuseError
 from penstock.protocol import acks
 from penstock.protocol.acks import AckSubject
 from penstock.protocol.durations import NS_PER_S
-
-if TYPE_CHECKING:
-    pass
 
 
 class JsMsg(Msg):

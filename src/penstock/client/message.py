@@ -137,4 +137,4 @@ class Msg(NatsPyNames, msgspec.Struct, eq=False):
             raise MisuseError(
                 f"the message on {self.subject!r} has no reply subject: no response is expected"
             )
-        await self._session.publish(reply, None, encode_headers(headers), encode_payload(payload))
+        await self._session.respond(reply, encode_headers(headers), encode_payload(payload))

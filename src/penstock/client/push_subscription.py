@@ -50,6 +50,7 @@ from penstock.errors import (
 )
 from penstock.protocol import headers as names
 from penstock.protocol.api import AckPolicy, DeliverPolicy
+from penstock.protocol.numbers import natural
 
 if TYPE_CHECKING:
     from penstock.client.jetstream import JetStream
@@ -213,8 +214,9 @@ class PushSubscription(MessageQueue[RawMessage], ConnectionListener, NatsPyNames
         if stalled and not self._flow_marks:
             self._answer_flow(stalled)
         sent = names.value_of(block, names.LAST_CONSUMER)
-        if sent is not None and sent.isdigit():
-            self._check_gap(int(sent))
+        last = natural(sent) if sent is not None else None
+        if last is not None:
+            self._check_gap(last)
 
     def _on_flow_request(self, reply: bytes) -> None:
         if not self._items:

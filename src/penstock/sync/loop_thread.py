@@ -45,7 +45,7 @@ class LeftBehind(Protocol):
 class _Call(Generic[T]):
     """A coroutine that runs on the loop while a thread waits for it."""
 
-    __slots__ = ("_done", "_error", "_result", "_task", "_work")
+    __slots__ = ("_done", "_error", "_has_ended", "_result", "_task", "_work")
 
     def __init__(self, work: Awaitable[T]) -> None:
         self._work = work
@@ -54,6 +54,7 @@ class _Call(Generic[T]):
         self._result: T | None = None
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
+        self._has_ended = False
 
     def start(self) -> None:
         """Start the task; on the loop."""
@@ -65,6 +66,7 @@ class _Call(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
             self._error = error
         finally:
+            self._has_ended = True
             self._done.release()
 
     def cancel(self) -> None:
@@ -77,8 +79,9 @@ class _Call(Generic[T]):
         try:
             self._done.acquire()
         except BaseException:  # KeyboardInterrupt, in the main thread
-            loop.call_soon_threadsafe(self.cancel)
-            self._done.acquire(timeout=CANCEL_WAIT_S)
+            if not self._has_ended:  # else this thread may have the lock itself
+                loop.call_soon_threadsafe(self.cancel)
+                self._done.acquire(timeout=CANCEL_WAIT_S)
             raise
         if self._error is not None:
             try:

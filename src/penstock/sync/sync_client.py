@@ -193,7 +193,7 @@ class Client(Wrapper, NatsPyNames):
             header = encode_headers(headers) if headers else None
             is_large = session.send(encoded, reply_bytes, header, encode_payload(payload))
             buffered = FLUSH_BYTES if is_large else session.out.size
-        elif not session.flush_scheduled:
+        elif not session.flushes_for_threads:
             session.schedule_flush()
         if buffered >= FLUSH_BYTES:
             session.flush_here()
@@ -235,7 +235,7 @@ class Client(Wrapper, NatsPyNames):
                     at = encode_pubs(
                         out, encoded, reply_bytes, header, chunk, at, session.max_payload, FLUSH_BYTES
                     )
-                    if not session.flush_scheduled:
+                    if not session.flushes_for_threads:
                         session.schedule_flush()
                 if at < len(chunk) and (out.size < FLUSH_BYTES or session.connection is None):
                     session.send(encoded, reply_bytes, header, encode_payload(chunk[at]))

@@ -13,7 +13,7 @@ from penstock.client.message import encode_headers, encode_payload, merge_header
 from penstock.client.service_endpoints import ServiceMsg as AsyncServiceMsg
 from penstock.errors import MisuseError, ServiceError
 from penstock.protocol import acks
-from penstock.sync.wrapper import WRAPPERS, Wrapper
+from penstock.sync.wrapper import WRAPPERS, MessageWrapper
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.protocol.headers import Headers
 
 
-class Msg(Wrapper, NatsPyNames):
+class Msg(MessageWrapper, NatsPyNames):
     """A message of a subscription."""
 
     nats_py_names = keywords.MESSAGE
@@ -71,7 +71,7 @@ class Msg(Wrapper, NatsPyNames):
             raise MisuseError(
                 f"the message on {self._inner.subject!r} has no reply subject: no response is expected"
             )
-        self._inner._session.publish_here(reply, None, encode_headers(headers), encode_payload(payload))
+        self._inner._session.respond_here(reply, encode_headers(headers), encode_payload(payload))
 
 
 class JsMsg(Msg):

@@ -7,11 +7,12 @@ come are read, and the loop clears a flag before it takes the buffer; so no fram
 
 The first publish wakes the loop. While a thread publishes without a pause the loop flushes every millisecond
 instead, without being woken: a wake-up costs a system call and a fight for the interpreter's lock. A thread
-that answers requests publishes less often, so its answers do not wait. At FLUSH_BYTES the thread waits for
-the loop.
+that answers requests publishes less often, so its answers do not wait. At FLUSH_BYTES a thread writes the
+buffer to the socket itself; at WAIT_BYTES, as the socket is full, it waits for the loop.
 
-A request of a call that does nothing else is sent in the calling thread as well, which waits for a lock that
-the loop's thread releases with the answer. Its coroutine runs in the calling thread from beginning to end
+A request of a call that does nothing else is written to the socket in the calling thread, with what was
+published before it. The thread then waits for a lock that the loop's thread releases with the answer. Its
+coroutine runs in the calling thread from beginning to end
 (`LoopThread.run_here`): what it awaits are requests, and pauses between two of them, which block instead of
 suspending.
 
@@ -24,19 +25,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from penstock.client.client import Client
 from penstock.client.client_session import ClientSession, ClientState
+from penstock.client.connection import Connection
 from penstock.client.message import RawMessage
 from penstock.client.options import Options
 from penstock.client.requests import answer_of
 from penstock.errors import MisuseError
+from penstock.kernels.wire.output import encode_pub
 from penstock.sync.loop_thread import loop_thread
+from penstock.sync.shared_connection import SharedConnection
 
-# Size of the out buffer at which a publishing thread waits for the loop to send it. Waiting costs about as
-# much as a hundred publishes, so it is more than the async client's.
-FLUSH_BYTES = 512 * 1024
+# Size of the out buffer at which a thread that publishes writes it to the socket: the server works while the
+# thread publishes more. The loop's thread would get its turn only when the thread waits.
+FLUSH_BYTES = 64 * 1024
+# The same for acks: the server delivers more messages for them.
+FLUSH_ACKS_BYTES = 16 * 1024
+# Size at which it waits for the loop, as the socket is full. Waiting costs as much as a hundred publishes.
+WAIT_BYTES = 512 * 1024
 # So many messages since the latest flush are a thread that publishes without a pause.
 BUSY_MESSAGES = 32
 BUSY_FLUSH_S = 0.001
@@ -75,11 +83,13 @@ class _WaitingThread:
 class ThreadSession(ClientSession):
     """A session whose `send` and `publish` may be called from any thread."""
 
+    connection_type: ClassVar[type[Connection]] = SharedConnection
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._thread = loop_thread()
         self._thread.sessions.add(self)
-        self._serves_threads = False
+        self.flushes_for_threads = False  # the loop flushes what threads publish
         self._counted = 0
 
     def leave_to_parent(self) -> None:
@@ -91,15 +101,24 @@ class ThreadSession(ClientSession):
     def is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread.ident
 
+    def _set_connection(self, connection: Connection | None) -> None:
+        before = self.connection
+        if connection is not before:
+            if before is not None:
+                cast("SharedConnection", before).unshare()
+            if connection is not None:
+                cast("SharedConnection", connection).share()
+        super()._set_connection(connection)
+
     def schedule_flush(self) -> None:
         if threading.get_ident() == self._thread.ident:
             super().schedule_flush()
-        elif not self._serves_threads:
-            self._serves_threads = True
+        elif not self.flushes_for_threads:
+            self.flushes_for_threads = True
             try:
                 self.loop.call_soon_threadsafe(self._flush_for_threads)
             except BaseException:  # out of a signal handler: the next publish has it flushed
-                self._serves_threads = False
+                self.flushes_for_threads = False
                 raise
 
     def _flush_for_threads(self) -> None:
@@ -112,7 +131,7 @@ class ThreadSession(ClientSession):
                 connection.flush()
             self.loop.call_later(BUSY_FLUSH_S, self._flush_for_threads)
             return
-        self._serves_threads = False
+        self.flushes_for_threads = False
         if connection is not None:
             connection.flush()
 
@@ -129,7 +148,7 @@ class ThreadSession(ClientSession):
         waiter = _WaitingThread()
         reply = requests.begin(subject, waiter)
         try:
-            self.send(subject, reply, header, payload)
+            self.send_now(subject, reply, header, payload)
             raw = waiter.wait(limit)
         finally:
             requests.end(reply)
@@ -144,15 +163,28 @@ class ThreadSession(ClientSession):
         else:
             time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs this coroutine
 
+    def respond_here(self, subject: bytes, header: bytes | None, payload: bytes) -> None:
+        """`respond` in the calling thread."""
+        if self._responds_now():
+            self.send_now(subject, None, header, payload)
+        else:
+            self.publish_here(subject, None, header, payload)
+
     def publish_here(self, subject: bytes, reply: bytes | None, header: bytes | None, payload: bytes) -> None:
         """`publish` in the calling thread."""
-        self.send(subject, reply, header, payload)
-        if self.out.size >= FLUSH_BYTES:
+        if header is None and len(payload) <= self.max_buffered:
+            encode_pub(self.out, subject, reply, None, payload)
+            if not self.flushes_for_threads:
+                self.schedule_flush()
+        else:
+            self.send(subject, reply, header, payload)
+        if self.out.size >= FLUSH_ACKS_BYTES:
             self.flush_here()
 
     def flush_here(self) -> None:
-        """`flush_output` in the calling thread: blocks until the socket has room."""
-        if self.connection is not None:
+        """`flush_output` in the calling thread: writes what the socket takes, and blocks if much is left."""
+        connection = self.connection
+        if connection is not None and not connection.flush_now() and self.out.size >= WAIT_BYTES:
             self._thread.run(self.flush_output())
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -20,6 +21,8 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+import msgspec
 
 from penstock.errors import RequestTimeoutError
 from penstock.sync.callbacks import CallbackThreads, EventThread
@@ -160,23 +163,23 @@ async def awaited(work: Awaitable[T]) -> T:
 
 def unwrap(value: Any) -> Any:
     """The object of the async client behind a wrapper; other values as they are."""
-    return value._inner if isinstance(value, Wrapper) else value
+    return value._inner if isinstance(value, WrapperMethods) else value
 
 
-class Wrapper:
-    """Base of the generated classes."""
+class WrapperMethods:
+    """What all wrappers have."""
 
-    __slots__ = ("__weakref__", "_inner", "_portal")
+    __slots__ = ()
 
-    def __init__(self, inner: Any, portal: Portal) -> None:
-        self._inner = inner
-        self._portal = portal
+    if TYPE_CHECKING:
+        _inner: Any
+        _portal: Portal
 
     def __repr__(self) -> str:
         return repr(self._inner)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Wrapper) and other._inner is self._inner
+        return isinstance(other, WrapperMethods) and other._inner is self._inner
 
     def __hash__(self) -> int:
         return hash(self._inner)
@@ -189,6 +192,23 @@ class Wrapper:
 
     def _call(self, function: Callable[[], T]) -> T:
         return self._portal.thread.call(function)
+
+
+class Wrapper(WrapperMethods):
+    """Base of the generated classes but messages."""
+
+    __slots__ = ("__weakref__", "_inner", "_portal")
+
+    def __init__(self, inner: Any, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+
+class MessageWrapper(WrapperMethods, msgspec.Struct, eq=False, weakref=True):
+    """Base of messages: compiled code creates them, as those of the async client."""
+
+    _inner: Any
+    _portal: Portal
 
 
 class QueueReader(Wrapper, Generic[T]):
@@ -223,18 +243,17 @@ class QueueReader(Wrapper, Generic[T]):
                     raise StopIteration from None
 
     async def _more(self) -> None:
-        """Wait for a message, then take all that have arrived; on the loop."""
+        """Wait for a message, then take others that have arrived; on the loop."""
         self._keep(await self._inner.__anext__())
 
-    def _keep(self, first: Any) -> None:
+    def _keep(self, first: Any, more: int = BATCH) -> None:
+        """Make wrappers of a message, and of up to `more` others that have arrived."""
         inner, portal, buffer = self._inner, self._portal, self._buffer
         arrived = getattr(inner, "arrived", None)
         buffer.append(portal.wrap(first))
-        if arrived is not None:
-            rest = arrived(BATCH)
-            if rest:
-                kind = WRAPPERS[type(rest[0])]
-                buffer.extend(cast("T", kind(one, portal)) for one in rest)
+        if arrived is not None and (rest := arrived(more)):
+            kind = cast("Callable[[Any, Portal], T]", WRAPPERS[type(rest[0])])
+            buffer.extend(map(kind, rest, itertools.repeat(portal)))
 
 
 class MessageReader(QueueReader[T]):
@@ -431,7 +450,14 @@ class Fetched(QueueReader[T]):
         inner = self._inner
         if inner._subscription is None:
             inner.__aiter__()
-        await super()._more()
+        first = await inner.__anext__()
+        if inner._items:
+            # One of many: what the socket has meanwhile comes along, which saves a round trip to this thread.
+            # The first turn of the loop sees that it can be read, the second one is after it was read.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        # All of them: what a pull brings comes at once, and fewer would cost another round trip.
+        self._keep(first, len(inner._items))
         if inner._ended and inner._error is None and not inner._items:
             self._is_complete = True
 

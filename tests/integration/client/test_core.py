@@ -299,8 +299,9 @@ async def test_no_server_is_an_error_with_every_attempt() -> None:
     assert len(caught.value.attempts) == 2
 
 
-async def test_the_second_server_is_used_when_the_first_is_down(url: str) -> None:
-    servers = [f"nats://127.0.0.1:{free_port()}", url]
+@pytest.mark.parametrize("first", ["nats://127.0.0.1:{}", "nats://a..b:{}"])
+async def test_the_second_server_is_used_when_the_first_is_down_or_no_host_name(url: str, first: str) -> None:
+    servers = [first.format(free_port()), url]
     async with penstock.client.connect(servers, randomize=False) as client:
         assert client.connected_url == url
         assert client.server_info.max_payload == client.max_payload > 0

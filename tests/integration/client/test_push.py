@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any
@@ -448,7 +449,8 @@ async def one_run(url: str, js: JetStream, *, ordered: bool, cut_after: int) -> 
                 await until(all_acked)
             frames = list(proxy.frames)
         for name in await (await js.stream("S")).consumer_names():
-            await js.delete_consumer("S", name)
+            with contextlib.suppress(ConsumerNotFoundError):  # an ephemeral one may end by itself meanwhile
+                await js.delete_consumer("S", name)
         return frames
 
 

@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memmove
 
-from penstock.kernels.wire.output cimport OutBuffer, put_msg, put_msg_behind
+from penstock.kernels.wire.output cimport OutBuffer, send_at_once, put_msg, put_msg_behind
 from penstock.kernels.routing.grammar cimport has_space
 from penstock.kernels.routing.literals cimport Lookup
 from penstock.kernels.wire.sinks cimport (
@@ -29,22 +29,6 @@ from penstock.kernels.routing.subscription_index cimport (
 from penstock.kernels.wire.ticks cimport monotonic_ns
 
 from penstock.faults import note as note_fault
-
-cdef extern from *:
-    """
-    #ifdef _WIN32
-    static long long send_at_once(int fd, const char* p, size_t n) { return -1; }
-    #else
-    #include <sys/socket.h>
-    #ifndef MSG_NOSIGNAL
-    #define MSG_NOSIGNAL 0
-    #endif
-    static long long send_at_once(int fd, const char* p, size_t n) {
-        return send(fd, p, n, MSG_DONTWAIT | MSG_NOSIGNAL);
-    }
-    #endif
-    """
-    long long send_at_once(int fd, const char* p, size_t n) noexcept nogil
 
 cdef enum:
     ALLOWED_MAX = 1024              # cached decisions of may_receive

@@ -2,6 +2,23 @@
 from libc.stdint cimport uint64_t
 
 
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    static long long send_at_once(int fd, const char* p, size_t n) { return -1; }
+    #else
+    #include <sys/socket.h>
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0
+    #endif
+    static long long send_at_once(int fd, const char* p, size_t n) {
+        return send(fd, p, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    #endif
+    """
+    # What a socket takes without waiting, in bytes; -1 = nothing, or an error, which the next write meets as well.
+    long long send_at_once(int fd, const char* p, size_t n) noexcept nogil
+
 # Writes v in decimal at d and returns the number of digits (1..20).
 cdef size_t put_uint(char* d, uint64_t v) noexcept nogil
 

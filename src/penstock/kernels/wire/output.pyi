@@ -16,6 +16,12 @@ class OutBuffer:
     def take(self) -> bytes:
         """Everything written since the last take; the buffer is empty afterwards."""
 
+    def send_to(self, fd: int) -> bool:
+        """Sends to a socket what it takes without waiting, and keeps the rest. Whether nothing is left.
+
+        What a signal handler raises comes before it or after it.
+        """
+
     def clear(self) -> None:
         """Drops what was written."""
 

@@ -25,7 +25,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from penstock.kernels.base.memory cimport array_grow, array_shrink
 
@@ -141,6 +141,22 @@ cdef class OutBuffer:
         cdef bytes taken = PyBytes_FromStringAndSize(self.data, <Py_ssize_t>self.size)
         self.clear()
         return taken
+
+    def send_to(self, int fd):
+        """Sends to a socket what it takes without waiting, and keeps the rest. Whether nothing is left.
+
+        It is one step for Python: what a signal handler raises comes before it or after it, so what was sent is
+        never sent again.
+        """
+        cdef long long sent
+        if self.size:
+            sent = send_at_once(fd, self.data, self.size)
+            if sent == <long long>self.size:
+                self.clear()
+            elif sent > 0:
+                self.size -= <size_t>sent
+                memmove(self.data, self.data + sent, self.size)
+        return self.size == 0
 
     cpdef clear(self):
         """Drops what was written, and the memory above CAPACITY_KEPT."""
