@@ -6,7 +6,10 @@
   group does for the cluster. `cluster_api`: requests; `request_tickets`, `info_gathering`: their answers.
 - `cluster_administration`: requests of the system account. `cluster_monitoring`, `cluster_sights`,
   `cluster_events`: what users see of it. `cluster_jetstream`: joins all this.
-- `stream_checkpoints`: taking a stream's checkpoints. `state_files`: their files. `state_loading`: a replica
-  from a checkpoint, its own or the leader's. `stream_catch_up`: fetching files from other members.
+- `hand_over`, `deferred_requests`, `waiting_publishes`, `late_publishes`: acks, requests and publishes around
+  a change of leaders.
+- `group_states`: the states of one replica. `stream_checkpoints`: taking a stream's checkpoints.
+  `state_files`: their files. `state_loading`: a replica from a checkpoint, its own or the leader's.
+  `stream_catch_up`: fetching files from other members.
 - `work_turns`: long work of the event loop, in turns.
 """

@@ -8,7 +8,7 @@ Invariants:
 - Entries reach the replica in the order of the log, each once, and only while the replica is open.
 - A read is answered by `read_ready` or lost by `read_lost`; a request whose read is lost goes to the next
   leader (deferred_requests.py).
-- While a state is loaded (state_loading.py), entries wait in their order, and the stream does not serve.
+- While a state is loaded (group_states.py), entries wait in their order, and the stream does not serve.
 - A replica that cannot apply an entry stops its group on this server (`on_failed`). Its files stay, and no
   other group notices.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +24,11 @@ from typing import Protocol
 
 import msgspec
 
-from penstock import faults
-from penstock.errors import MalformedCommandError, ProtocolError, ServerError, StoreError
+from penstock.errors import ProtocolError, ServerError
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.replicated_stream import ReplicatedStream
 from penstock.jetstream.stream.replica_state import ReplicaState
-from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_replica import Role
@@ -44,6 +41,7 @@ from penstock.replication.group_port import (
     SnapshotDone,
 )
 from penstock.server.replicated.deferred_requests import HOLD_NS, Confirmation, DeferredRequests
+from penstock.server.replicated.group_states import GroupStates, StatePorts, text_of
 from penstock.server.replicated.hand_over import (
     LATE_NS,
     WAIT_NS,
@@ -52,31 +50,25 @@ from penstock.server.replicated.hand_over import (
     progress_of,
     sending_late,
 )
-from penstock.server.replicated.late_publishes import LatePublishes, with_message_ids
 from penstock.server.replicated.request_tickets import PassedRequest, SeenRequests
-from penstock.server.replicated.state_loading import LoadingPorts, Restoring, StateLoading
 from penstock.server.replicated.stream_catch_up import (
     CatchUpBudget,
     CatchUpProgress,
     FetchFiles,
-    FilePieces,
-    FilesGone,
     HandedOver,
     Passed,
     Publishes,
     decode_mail,
     encode_mail,
-    read_pieces_of,
 )
 from penstock.server.replicated.stream_checkpoints import CheckpointRecord, StreamCheckpoints
-from penstock.server.replicated.work_turns import PARK, CallLater, WorkJob, WorkTurns
+from penstock.server.replicated.waiting_publishes import WaitingPorts, WaitingPublishes
+from penstock.server.replicated.work_turns import CallLater, WorkTurns
 
 log = logging.getLogger("penstock.jetstream")
 
 PASS_NS = 50_000_000
 """How often deferred requests are looked at."""
-SERVING_MAX = 64
-"""Requests of other members for files that are answered at a time; more are dropped, and come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +138,17 @@ class StreamGroup:
         self._term = 0
         self._reads: dict[int, Callable[[], object]] = {}
         self._contexts = itertools.count(1)
-        self._taking: WorkJob | None = None
-        self._loading: StateLoading | None = None
-        self._loading_job: WorkJob | None = None
-        self._backlog: deque[tuple[int, int, bytes]] = deque()
-        self._serving = 0
-        self._hold_until = 0
-        self._late = LatePublishes(self._engine.index, self._on_late)
-        self._kept: list[tuple[IngestBatch, bool]] = []  # taken late
-        self._led_term = 0
+        waiting_ports = WaitingPorts(
+            assignment.name,
+            ports.engine.index,
+            ports.clock,
+            ports.call_later,
+            ports.member,
+            lambda: self._replica,
+            lambda: self.leader,
+            self._send,
+        )
+        self._publishes = WaitingPublishes(waiting_ports)
         self._deferred = DeferredRequests(ports.clock)
         self._is_passing = False
         self._last_proposal = (0, 0)  # index and term
@@ -168,7 +162,18 @@ class StreamGroup:
         self.applied_all = False
         self._seen = SeenRequests()
         self._leaving = LeavingConsumers(self._engine, assignment.name, self._keep_ack)
-        self._is_on_disk = is_on_disk
+        state_ports = StatePorts(
+            assignment.name,
+            ports.checkpoints,
+            ports.turns,
+            ports.budget,
+            ports.clock,
+            self._restore,
+            self._apply,
+            self._members,
+            self._send,
+        )
+        self._states = GroupStates(state_ports, is_on_disk=is_on_disk)
 
     # --- for the server ------------------------------------------------------------------------
 
@@ -179,8 +184,7 @@ class StreamGroup:
 
     def founded(self) -> None:
         """The group and the state with which it begins are on disk."""
-        self._is_on_disk = True
-        self._wake_loading()
+        self._states.founded()
 
     def reassign(self, assignment: StreamAssignment) -> None:
         """Takes a newer assignment of the same stream."""
@@ -222,14 +226,14 @@ class StreamGroup:
         leader."""
         if self._port is None or self._replica is None or self.failure:
             return False
-        if self._loading is not None:
+        if self._states.is_loading:
             return False
         return self.leader is not None and self._port.applied_index >= self._port.commit_index
 
     @property
     def catch_up(self) -> CatchUpProgress | None:
         """How far this replica is with the state that it loads; None when it loads none."""
-        return None if self._loading is None else self._loading.progress
+        return self._states.progress
 
     @property
     def lags(self) -> dict[ReplicaId, int]:
@@ -252,14 +256,9 @@ class StreamGroup:
     def _abandon(self) -> None:
         self._reads.clear()
         self._leaving.acks.end()
-        self._late.end()
-        self._kept.clear()
+        self._publishes.stop()
         self._deferred.clear()
-        self._backlog.clear()
-        self._stop_loading()
-        if self._taking is not None:
-            self._taking.cancel()
-            self._taking = None
+        self._states.stop()
 
     def remove_files(self, gone: Callable[[], None]) -> None:
         """Removes the files of its states, then calls `gone`. Call it after close()."""
@@ -298,7 +297,7 @@ class StreamGroup:
         """Opens the stream in its engine, or begins to load its checkpoint. Raises StoreError,
         MalformedCommandError."""
         if data:
-            self._load(CheckpointRecord.decode(data), self._loaded, self._not_loaded)
+            self._states.load(CheckpointRecord.decode(data), self._loaded, self._not_loaded)
         else:
             assignment = self.assignment
             self._replica = self._engine.replicated.open(assignment.config, assignment.created, self)
@@ -307,7 +306,7 @@ class StreamGroup:
         """Applies an entry, or keeps it until the state is loaded. Raises ServerError when the replica cannot
         apply it, or was set aside before."""
         if self._replica is None:
-            self._backlog.append((index, term, payload))
+            self._states.keep(index, term, payload)
         else:
             self._apply(self._replica, index, term, payload)
             if self._serve_at and index >= self._serve_at:
@@ -335,7 +334,7 @@ class StreamGroup:
         self._role, self._term = role, term
         self._may_serve, self._serve_at = False, 0
         if self._ports.clock() >= self._late_until:
-            self._late.end()  # begun by an election
+            self._publishes.end()  # begun by an election
         self._seen.clear()
         self._new_until = self._ports.clock() + HOLD_NS + LATE_NS
         if role is Role.LEADER:
@@ -351,10 +350,25 @@ class StreamGroup:
         if self._replica is not None:
             leads = self._role is Role.LEADER and self._may_serve
             if leads:
-                self._late.end()
-                self._led_term = self._term
+                self._publishes.led(self._term)
             self._replica.role_changed(leads=leads, term=self._term)
-            self._pass_on(self._replica)
+            self._publishes.pass_on(self._replica)
+
+    def membership_changed(self, membership: Membership) -> None:
+        """Tells the watcher."""
+        self._watcher.on_membership(self)
+
+    def read_ready(self, context: int, index: int) -> None:
+        """Calls what waits for the read."""
+        done = self._reads.pop(context, None)
+        if done is not None:
+            done()
+
+    def read_lost(self, context: int) -> None:
+        """Tells what waits for the read."""
+        done = self._reads.pop(context, None)
+        if isinstance(done, Confirmation):
+            done.lost()
 
     # --- from one leader to the next (hand_over.py)
 
@@ -380,13 +394,13 @@ class StreamGroup:
         self._parting = HandedOver(0, index, term, progress)
         self._late_until = self._ports.clock() + LATE_NS
         self._leaving.acks.begin(is_late=True)
-        self._late.begin(replica.stream, takes_remote=True)
+        self._publishes.begin(replica.stream, takes_remote=True)
         self._ports.call_later(LATE_NS, self._end_taking_late)
 
     def _end_taking_late(self) -> None:
         if not self.is_serving and self._ports.clock() >= self._late_until:
             self._leaving.acks.end()
-            self._late.end()
+            self._publishes.end()
 
     def _hand_over_to(self, leader: ReplicaId) -> None:
         parting, self._parting = self._parting, None
@@ -417,12 +431,12 @@ class StreamGroup:
         else:
             self._ports.call_later(WAIT_NS, partial(self._end_waiting, self._term))
         if not self._may_serve and self._replica is not None:
-            self._late.begin(self._replica.stream, takes_remote=False)
+            self._publishes.begin(self._replica.stream, takes_remote=False)
 
     def _use_handed(self) -> None:
         handed, self._handed = self._handed, None
         replica, self._may_serve = self._replica, True
-        if handed is None or replica is None or self._loading is not None or not handed.progress:
+        if handed is None or replica is None or self._states.is_loading or not handed.progress:
             return
         if (replica.applied_index, replica.applied_term) != (handed.index, handed.entry_term):
             return
@@ -516,164 +530,21 @@ class StreamGroup:
         if len(mail) <= MAIL_BYTES_MAX:
             self.port.send(leader, mail)
 
-    # --- publishes without a leader
-
-    def _pass_on(self, replica: ReplicatedStream) -> None:
-        """Sends publishes that wait for a leader to the one that there is now."""
-        self._kept += self._late.take()
-        if replica.is_serving:
-            for batch, _ in self._kept:
-                replica.take_over(batch)
-            self._kept.clear()
-        if not replica.has_held and not self._kept:
-            self._hold_until = 0
-            return
-        now = self._ports.clock()
-        if not self._hold_until:
-            self._hold_until = now + HOLD_NS
-            self._ports.call_later(HOLD_NS, self._end_holding)
-        leader = self.leader
-        if leader is None or leader == self._ports.member:
-            return
-        left_ns, led_term = max(self._hold_until - now, 0), self._led_term
-        for batch, is_certain in [*((one, False) for one in replica.take_held()), *self._kept]:
-            mail = encode_mail(Publishes(left_ns, batch.encode(), is_certain, led_term))
-            if len(mail) <= MAIL_BYTES_MAX:
-                self.port.send(leader, mail)
-            else:
-                replica.refuse(batch)
-        self._kept.clear()
-        self._hold_until = 0
-
-    def _on_late(self) -> None:
-        self._ports.call_later(0, self._pass_late)
-
-    def _pass_late(self) -> None:
-        if self._replica is not None and not self.failure:
-            self._pass_on(self._replica)
-
-    def _end_holding(self) -> None:
-        """No leader took them in time."""
-        if self._replica is None or not self._hold_until:
-            return
-        left = self._hold_until - self._ports.clock()
-        if left > 0:  # of later ones
-            self._ports.call_later(left, self._end_holding)
-            return
-        self._hold_until = 0
-        for batch in self._replica.take_held():
-            self._replica.refuse(batch)
-        for batch, is_certain in self._kept:
-            if is_certain:  # else a leader may have it whom this server does not know
-                self._replica.refuse(batch)
-        self._kept.clear()
-
-    def _take_over(self, mail: Publishes) -> None:
-        try:
-            batch = IngestBatch.decode(mail.batch)
-        except ValueError as error:
-            log.error("stream %s: publishes of another server: %s", self.assignment.name, error)
-            return
-        replica = self._replica
-        if replica is None or mail.left_ns <= 0:
-            return
-        leader = self.leader
-        if leader is not None and leader != self._ports.member:
-            replica.refuse(batch)  # sent to a leader that was
-            return
-        is_only_here = mail.is_certain or (not replica.is_serving and self._term == mail.led_term + 1)
-        replica.take_over(batch if is_only_here else with_message_ids(batch))
-        if replica.has_held and not self._hold_until:
-            left = min(mail.left_ns, HOLD_NS)
-            self._hold_until = self._ports.clock() + left
-            self._ports.call_later(left, self._end_holding)
-
-    def membership_changed(self, membership: Membership) -> None:
-        """Tells the watcher."""
-        self._watcher.on_membership(self)
-
-    def read_ready(self, context: int, index: int) -> None:
-        """Calls what waits for the read."""
-        done = self._reads.pop(context, None)
-        if done is not None:
-            done()
-
-    def read_lost(self, context: int) -> None:
-        """Tells what waits for the read."""
-        done = self._reads.pop(context, None)
-        if isinstance(done, Confirmation):
-            done.lost()
-
-    # --- states ----------------------------------------------------------------------------------
+    # --- states (group_states.py) ----------------------------------------------------------------
 
     def take_snapshot(self, done: SnapshotDone) -> None:
         """Takes a checkpoint in turns."""
-        replica = self._replica
-        if replica is None or self._loading is not None or self._taking is not None:
+        if self._replica is None:
             done(None)
-            return
-
-        def taken(record: CheckpointRecord) -> None:
-            self._taking = None
-            done(record.encode(), partial(self._checkpoints.durable, record))
-
-        def failed(error: Exception) -> None:
-            self._taking = None
-            log.error("no checkpoint of stream %s now: %s", self.assignment.name, _text(error))
-            done(None)
-
-        self._taking = self._ports.turns.start(
-            self._checkpoints.take(replica, self._wake_taking), taken, failed
-        )
-
-    def _wake_taking(self) -> None:
-        if self._taking is not None:
-            self._taking.wake()
+        else:
+            self._states.take(self._replica, done)
 
     def install_snapshot(
         self, index: int, term: int, data: bytes, leader: ReplicaId, done: InstallDone
     ) -> None:
         """Fetches the files that are missing, and replaces the replica. A state that is being loaded gives
         way to this one."""
-        record = CheckpointRecord.decode(data)
-        if self._taking is not None:
-            self._taking.cancel()
-            self._taking = None
-
-        def loaded(replica: ReplicatedStream) -> None:
-            self._loaded(replica)
-            done(True, partial(self._checkpoints.durable, record))
-
-        def failed(error: Exception) -> None:
-            self._loading = self._loading_job = None
-            log.error("stream %s does not catch up now: %s", self.assignment.name, _text(error))
-            done(False)
-
-        self._load(record, loaded, failed)
-
-    def _load(
-        self,
-        record: CheckpointRecord,
-        loaded: Callable[[ReplicatedStream], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._stop_loading()
-        ports = LoadingPorts(
-            self._restore, self._members, self._send_request, self._wake_loading, self._ports.clock
-        )
-        self._loading = StateLoading(record, self._checkpoints, ports, self._ports.budget)
-        self._loading_job = self._ports.turns.start(self._loading_steps(self._loading), loaded, failed)
-
-    def _loading_steps(self, loading: StateLoading) -> Restoring:
-        """Loads the state, and applies what was committed meanwhile."""
-        while not self._is_on_disk:
-            yield PARK
-        replica = yield from loading.steps()
-        while self._backlog:
-            index, term, payload = self._backlog.popleft()
-            self._apply(replica, index, term, payload)
-            yield 4 * len(payload) + 2000
-        return replica
+        self._states.install(CheckpointRecord.decode(data), self._loaded, done)
 
     def _restore(
         self, state: ReplicaState, chunk_of: Callable[[bytes], bytes], index: int, term: int
@@ -682,7 +553,6 @@ class StreamGroup:
         return self._engine.replicated.restore_slices(state, chunk_of, index, term, self)
 
     def _loaded(self, replica: ReplicatedStream) -> None:
-        self._loading = self._loading_job = None
         self._replica = replica
         if self._ports.applied is not None:
             self._ports.applied(replica)
@@ -691,17 +561,7 @@ class StreamGroup:
 
     def _not_loaded(self, error: Exception) -> None:
         """At the start: without its state the replica cannot follow."""
-        self._loading = self._loading_job = None
-        self.port.give_up(ServerError(f"its checkpoint cannot be read: {_text(error)}"))
-
-    def _stop_loading(self) -> None:
-        if self._loading_job is not None:
-            self._loading_job.cancel()
-        self._loading = self._loading_job = None
-
-    def _wake_loading(self) -> None:
-        if self._loading_job is not None:
-            self._loading_job.wake()
+        self.port.give_up(ServerError(f"its checkpoint cannot be read: {text_of(error)}"))
 
     def _members(self) -> list[ReplicaId]:
         """The other members, the leader first."""
@@ -711,10 +571,11 @@ class StreamGroup:
             others.append(leader)
         return sorted(others, key=lambda one: (one != leader, one))
 
-    # --- mail --------------------------------------------------------------------------------------
+    def _send(self, to: ReplicaId, mail: bytes) -> None:
+        if not self.failure:
+            self.port.send(to, mail)
 
-    def _send_request(self, to: ReplicaId, request: FetchFiles) -> None:
-        self.port.send(to, encode_mail(request))
+    # --- mail --------------------------------------------------------------------------------------
 
     def received(self, sender: ReplicaId, payload: bytes) -> None:
         """Mail of the stream's group on another server. What cannot be read is dropped."""
@@ -724,45 +585,23 @@ class StreamGroup:
             log.error("stream %s: from %s: %s", self.assignment.name, sender, error)
             return
         if isinstance(message, FetchFiles):
-            self._serve(sender, message)
+            self._states.serve(sender, message)
         elif isinstance(message, Publishes):
-            self._take_over(message)
+            self._publishes.take_over(message, self._term)
         elif isinstance(message, HandedOver):
             self._take_handed(message)
         elif isinstance(message, Passed):
             self._deferred.add(message.request, message.left_ns)
             self._pass_requests()
-        elif self._loading is not None:
-            self._loading.received(sender, message)
-
-    def _serve(self, sender: ReplicaId, request: FetchFiles) -> None:
-        """Answers a request for files."""
-        if self._serving >= SERVING_MAX:
-            return
-        self._serving += 1
-        files = self._checkpoints.files
-        self._checkpoints.asked(request.manifest)
-
-        def done(answer: FilePieces | FilesGone | None, error: Exception | None) -> None:
-            self._serving -= 1
-            if not self.failure:
-                self.port.send(sender, encode_mail(answer or FilesGone(request.number)))
-
-        files.run(lambda: read_pieces_of(request, files.read_part, files.has), done)
+        else:
+            self._states.received(sender, message)
 
     def failed(self, error: Exception) -> None:
         """The group has stopped on this server: its stream is offline here."""
         name = self.assignment.name
-        self.failure = _text(error)
+        self.failure = text_of(error)
         log.error("the group of stream %s stops on this server: %s", name, self.failure)
         self._abandon()
         if self._replica is not None:
             self._replica.close()
         self._watcher.on_failed(self, self.failure)
-
-
-def _text(error: Exception) -> str:
-    """The text of an error that was foreseen; of another one, where the log has it."""
-    if isinstance(error, (ServerError, StoreError, MalformedCommandError, OSError)):
-        return str(error)
-    return faults.describe(faults.note("state of a replicated stream", error))
