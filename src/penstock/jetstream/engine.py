@@ -56,7 +56,7 @@ from penstock.jetstream.transfers import RestoreMemory, Transfers
 from penstock.jetstream.waiting import WaitingRequests
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.sinks import DirtyList, Sink
-from penstock.protocol.api import ApiStats, ApiStreamConfig, ClusterInfo, StorageType
+from penstock.protocol.api import ApiStats, ApiStreamConfig, ClusterInfo, StorageType, StreamAlternate
 from penstock.protocol.transforms import Below
 from penstock.store.interface import AccountStore, StreamStore
 
@@ -71,6 +71,10 @@ def _no_cluster(account: str, stream: str, consumer: str) -> ClusterInfo | None:
     return None
 
 
+def _no_alternates(account: str, stream: str, domain: str) -> list[StreamAlternate]:
+    return []
+
+
 class SharedState(Struct, frozen=True, kw_only=True):
     """What the engines of one server share: each takes the same one. The defaults are for one on its own.
 
@@ -78,7 +82,8 @@ class SharedState(Struct, frozen=True, kw_only=True):
     engine may be missing until it has recovered. inflight: open atomic batches. restore_memory: memory of
     restores. requests: waiting API requests. describe_client: returns the `client` object of an advisory, or
     None for a sink that is not a client. cluster_of: callable(account, stream, consumer or "") -> the
-    `cluster` object of an info, None on a server without a cluster.
+    `cluster` object of an info, None on a server without a cluster. alternates_of: callable(account, stream,
+    domain) -> the `alternates` of a stream's info.
     """
 
     engines: Iterable[HasCapacity] = ()
@@ -87,6 +92,7 @@ class SharedState(Struct, frozen=True, kw_only=True):
     requests: WaitingRequests = field(default_factory=WaitingRequests)
     describe_client: Callable[[Sink], dict[str, Any] | None] = _unknown
     cluster_of: Callable[[str, str, str], ClusterInfo | None] = _no_cluster
+    alternates_of: Callable[[str, str, str], list[StreamAlternate]] = _no_alternates
 
 
 class RequestService(Protocol):
@@ -136,6 +142,7 @@ class JetStreamEngine:
         self.clock = clock
         self.describe_client = shared.describe_client
         self._cluster_of = shared.cluster_of
+        self._alternates_of = shared.alternates_of
         self._stores = stores
         self._new_id = new_id
         self._wake = wake
@@ -230,6 +237,10 @@ class JetStreamEngine:
     def cluster_of(self, stream: str, consumer: str = "") -> ClusterInfo | None:
         """The `cluster` object of a stream or consumer; None on a server without a cluster."""
         return self._cluster_of(self.config.account, stream, consumer)
+
+    def alternates_of(self, stream: str) -> list[StreamAlternate]:
+        """The streams of the cluster with the same messages: the stream and its mirrors; none without one."""
+        return self._alternates_of(self.config.account, stream, self.config.domain)
 
     def configure(self, config: EngineConfig) -> None:
         """Applies changed limits and options to what comes next; present streams and consumers stay."""

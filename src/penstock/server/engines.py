@@ -60,7 +60,11 @@ class EngineFactory:
             engines=service.running.values(), requests=requests, describe_client=self._describe
         )
         if service.cluster is not None:
-            self._shared = structs.replace(self._shared, cluster_of=service.cluster.cluster_of)
+            self._shared = structs.replace(
+                self._shared,
+                cluster_of=service.cluster.cluster_of,
+                alternates_of=service.cluster.alternates_of,
+            )
 
     def open(self, account: str, limits: AccountJetStream, store: AccountStore) -> JetStreamEngine:
         """Opens the engine of an account with its stored data. Raises StoreError, OSError."""

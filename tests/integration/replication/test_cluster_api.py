@@ -88,6 +88,16 @@ async def test_a_stream_with_three_replicas_shows_them(talk: ClusterTalk) -> Non
     assert single["leader"] in "abc"
 
 
+async def test_a_stream_with_a_mirror_names_both_as_alternates(talk: ClusterTalk) -> None:
+    assert not (await talk.create("READ", 1)).get("alternates")
+    assert not (await talk.info("READ")).get("alternates")
+    await talk.create("COPY", 1, subjects=[], mirror={"name": "READ"})
+    for server in range(3):
+        alternates = (await talk.info("READ", server=server))["alternates"]
+        assert sorted((one["name"], one["cluster"]) for one in alternates) == [("COPY", "c"), ("READ", "c")]
+        assert not (await talk.info("COPY", server=server)).get("alternates")
+
+
 async def test_requests_are_answered_as_by_the_official_server(talk: ClusterTalk) -> None:
     wrong = []
     for asked in TABLE:

@@ -19,9 +19,11 @@ from penstock.jetstream.meta.cluster_infos import (
     MemberSight,
     consumer_cluster,
     meta_cluster,
+    stream_alternates,
     stream_cluster,
 )
 from penstock.jetstream.meta.meta_requests import MetaRequest
+from penstock.jetstream.meta.meta_tables import MetaTables
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink
 from penstock.kernels.wire.sinks import SinkSubscription
@@ -30,18 +32,21 @@ from penstock.protocol.api import (
     ApiConsumerConfig,
     ConsumerCreateRequest,
     DesiredClusterStatus,
+    ExternalStream,
     LeaderStepDownRequest,
     PeerRemoveRequest,
     Placement,
     ServerRemoveRequest,
     StreamConfigRequest,
     StreamMoveRequest,
+    StreamSource,
     encode,
 )
 from tests.support.meta_groups import ENGINE, MetaGroup, error_of
 
 pytestmark = pytest.mark.feature("cluster.administration")
 SECOND = 10**9
+ACCOUNT = "$G"
 NOW = 1_800_000_000 * SECOND
 
 
@@ -63,6 +68,28 @@ def group() -> MetaGroup:
     group.create("S", on="A")
     group.create("ONE", 1, on="B")
     return group
+
+
+def test_a_stream_and_its_mirrors_are_alternates(group: MetaGroup) -> None:
+    def names() -> list[str]:
+        return [one.name for one in stream_alternates(group.machine.tables, ACCOUNT, "S", "hub")]
+
+    assert names() == []
+    group.create("N", 1, subjects=[], mirror=StreamSource(name="S"))
+    group.create("M", subjects=[], mirror=StreamSource(name="S"))
+    far = ExternalStream(api="$JS.far.API")
+    group.create("FAR", 1, subjects=[], mirror=StreamSource(name="S", external=far))
+    assert names() == ["S", "M", "N"]
+    assert shown(stream_alternates(group.machine.tables, ACCOUNT, "S", "hub")[1]) == {
+        "name": "M", "domain": "hub", "cluster": "c",
+    }  # fmt: skip
+    assert stream_alternates(group.machine.tables, ACCOUNT, "M", "") == []
+    restored = MetaTables.decode(group.machine.tables.encode())
+    assert len(stream_alternates(restored, ACCOUNT, "S", "")) == 3
+    group.update("N", mirror=None, subjects=["n"])
+    assert names() == ["S", "M"]
+    group.apply(commands.DeleteStream(ACCOUNT, "M"))
+    assert names() == []
 
 
 def test_a_replicated_stream_shows_its_group(group: MetaGroup) -> None:

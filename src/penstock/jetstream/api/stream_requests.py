@@ -78,6 +78,7 @@ def info(engine: JetStreamEngine, request: ApiRequest) -> Generator[int, None, S
     stream = engine.table.find(request.args[0])
     fields = info_fields(engine, stream, request.now, deleted=body.deleted_details)
     fields["cluster"] = fields["cluster"] or ClusterInfo(leader=engine.config.server_name)
+    fields["alternates"] = engine.alternates_of(stream.name)
     total = offset = limit = 0
     if body.subjects_filter:
         counts = SubjectCounts(stream.log, body.subjects_filter.encode())  # the current counts

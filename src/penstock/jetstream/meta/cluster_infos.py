@@ -26,6 +26,7 @@ from penstock.protocol.api import (
     MetaClusterInfo,
     MetaSnapshotInfo,
     PeerInfo,
+    StreamAlternate,
 )
 from penstock.protocol.durations import format_time
 
@@ -94,6 +95,19 @@ def stream_cluster(tables: MetaTables, stream: StreamAssignment, sight: GroupSig
         return _lone(tables, stream, sight)
     desired = desired_info(tables, stream, sight.status)
     return _group_info(tables, stream, stream.group.name, sight, now, desired)
+
+
+def stream_alternates(tables: MetaTables, account: str, stream: str, domain: str) -> list[StreamAlternate]:
+    """The `alternates` of a stream: itself, and the mirrors that have its messages too; none without a
+    mirror. A client may read from any of them. domain: JetStream's, of the server."""
+    assets = tables.assets(account)
+    mirrors = assets.mirrors.get(stream)
+    if not mirrors or stream not in assets.streams:
+        return []
+    return [
+        StreamAlternate(name=name, domain=domain, cluster=assets.streams[name].group.cluster)
+        for name in (stream, *sorted(mirrors))
+    ]
 
 
 def consumer_cluster(

@@ -98,6 +98,7 @@ class AccountAssets:
         self.streams: dict[str, StreamAssignment] = {}
         self.consumers: dict[str, dict[str, ConsumerAssignment]] = {}
         self.claims = SubjectClaims()
+        self.mirrors: defaultdict[str, set[str]] = defaultdict(set)  # of streams of this account
         self.queue_claims: dict[str, SubjectClaims] = {}  # filters of the consumers of work queues
         self._counts: Counter[int] = Counter()  # streams by replicas
         self._reserved: Counter[tuple[int, StorageType]] = Counter()  # max_bytes by replicas and storage
@@ -107,8 +108,12 @@ class AccountAssets:
         before = self.streams.get(stream.name)
         if before is not None:
             self._count(before.config, -1)
+            self._drop_mirror(before)
         self.streams[stream.name] = stream
         self._count(stream.config, 1)
+        origin = _origin_of(stream)
+        if origin:
+            self.mirrors[origin].add(stream.name)
         if before is None or before.config.subjects != stream.config.subjects:
             self.claims.claim(stream.name, stream.config.subjects)
         return before
@@ -116,10 +121,18 @@ class AccountAssets:
     def drop_stream(self, name: str) -> StreamAssignment:
         stream = self.streams.pop(name)
         self._count(stream.config, -1)
+        self._drop_mirror(stream)
         self.claims.release(name)
         self.consumers.pop(name, None)
         self.queue_claims.pop(name, None)
         return stream
+
+    def _drop_mirror(self, stream: StreamAssignment) -> None:
+        origin = _origin_of(stream)
+        if origin:
+            self.mirrors[origin].discard(stream.name)
+            if not self.mirrors[origin]:
+                del self.mirrors[origin]
 
     def put_consumer(self, consumer: ConsumerAssignment) -> None:
         self.consumers.setdefault(consumer.stream, {})[consumer.name] = consumer
@@ -149,6 +162,12 @@ class AccountAssets:
         replicas = max(1, config.num_replicas)
         self._counts[replicas] += sign
         self._reserved[replicas, config.storage] += sign * max(0, config.max_bytes)
+
+
+def _origin_of(stream: StreamAssignment) -> str:
+    """The stream of the same account that a mirror copies; "" for a stream that is none."""
+    mirror = stream.config.mirror
+    return mirror.name if mirror is not None and mirror.external is None else ""
 
 
 _NO_ASSETS = AccountAssets()  # of an account without any; never changed

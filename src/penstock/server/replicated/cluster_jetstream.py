@@ -39,7 +39,7 @@ from penstock.jetstream.meta.meta_requests import MetaRequest
 from penstock.jetstream.meta.meta_tables import MetaTables
 from penstock.jetstream.meta.request_routing import LEADERLESS_NS, AssetView, RequestView
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import ClusterInfo, DesiredClusterStatus
+from penstock.protocol.api import ClusterInfo, DesiredClusterStatus, StreamAlternate
 from penstock.protocol.durations import format_duration
 from penstock.protocol.ids import NuidGenerator, short_hash
 from penstock.raft.raft_options import RaftOptions
@@ -612,6 +612,10 @@ class ClusterJetStream:
         if one is None:
             return None
         return cluster_infos.consumer_cluster(tables, assignment, one, sight, now)
+
+    def alternates_of(self, account: str, stream: str, domain: str) -> list[StreamAlternate]:
+        """The `alternates` of a stream."""
+        return cluster_infos.stream_alternates(self.meta.tables, account, stream, domain)
 
     def sight_of(self, group: StreamGroup) -> GroupSight:
         """A stream's group as this server sees it."""
