@@ -410,6 +410,10 @@ class RaftReplica:
     # --- votes
 
     def _pre_vote(self, message: PreVote, now: int) -> None:
+        if message.sender == self.leader and message.term > self.term:
+            # It asks for a term after the one that it led: it leads no more. A member that lost its log and
+            # answered with a later term deposed it, and nothing else tells the followers of an idle group.
+            self._follow(self.term, None, now)
         if self._hears_leader(now):
             if self.leadership is not None:
                 self.leadership.wake(now)  # the sender does not hear the leader, which may be quiesced

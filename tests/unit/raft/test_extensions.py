@@ -13,6 +13,7 @@ from penstock.raft.raft_messages import (
     HardState,
     Heartbeat,
     HeartbeatReply,
+    PreVote,
     PreVoteReply,
     TimeoutNow,
     Vote,
@@ -295,6 +296,22 @@ def test_a_group_with_a_lagging_member_does_not_become_idle_but_with_a_dead_one_
     group["a"].peer_up("c", group.now)
     group.pass_time(2 * HEARTBEAT_NS)
     assert group.commands("c") == [b"1"]
+
+
+def test_a_leader_of_an_idle_group_that_was_deposed_gets_the_votes_of_its_followers() -> None:
+    """A member that lost its log answers in a later term, and does not vote itself."""
+    group = quiet()
+    group.isolate("c")
+    group["a"].step(AppendReply("c", "a", 9, 0, True, 0, 0, 1), group.now)
+    assert group["a"].role is Role.FOLLOWER
+    group.pass_time(5 * ELECTION_NS)
+    assert group.leaders() in (["a"], ["b"])
+
+
+def test_a_late_pre_vote_of_the_leader_does_not_show_that_it_leads_no_more() -> None:
+    group = quiet()
+    group["b"].step(PreVote("a", "b", 1, 0, 0), group.now)
+    assert group["b"].leader == "a"
 
 
 def test_the_loss_of_the_leaders_server_wakes_an_idle_group() -> None:
