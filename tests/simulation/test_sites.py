@@ -27,12 +27,15 @@ pytestmark = [pytest.mark.feature("cluster.super-clusters"), pytest.mark.feature
 
 # Clusters that stayed apart after a partition, or because a route broke that told of one; answers that queue
 # groups got twice; answers that a service lost to which another one had passed the request on; answers that
-# went back to the cluster of the leaf node which they came from.
+# went back to the cluster of the leaf node which they came from; an answer of a leaf node that came to a
+# server of the hub which the request had not passed; answers for which two servers chose members of groups,
+# of one cluster, or one of them a leaf node, or one that did not reach the other's cluster then.
 @pytest.mark.parametrize(
     "seed",
     [
         *(1795495472049, 1795495472074, 1795496298929, 1795495471991, 1795495472056, 24, 1795495471968),
         *(1795495472332, 1795496299139, 1795496299395, 1795496298475, 1795496297849),
+        *(1795868468393, 1795872559135, 1795896325915, 1795897403964),
     ],
 )
 def test_a_seed_that_failed_once_passes(seed: int) -> None:

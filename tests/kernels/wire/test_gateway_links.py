@@ -367,6 +367,19 @@ def test_an_answer_for_another_server_of_the_cluster_goes_there_as_it_is() -> No
     assert received(requester) == [(b"_INBOX.x", b"", b"!")]
 
 
+def test_an_answer_within_the_cluster_that_asked_names_the_groups_which_got_it() -> None:
+    server = Server()
+    service, route = server.client(b"svc"), Link(server, "route")
+    member = server.client(b">", b"q")
+    server.relay_to = route.sink
+    route.sink.take()
+    route.receive(b"RMSG A svc %sr 1\r\n?\r\n" % b"_GR_.aaaaaa.others.")  # which another cluster passed on
+    assert received(service) == [(b"svc", b"r", b"?")]
+    publish(server.index, b"r", b"", b"", b"!")
+    assert received(member) == [(b"r", b"", b"!")]
+    assert route.sink.take() == b"RMSG A r 1\r\n!\r\n"  # the plain subject: members for it are chosen here
+
+
 def test_an_answer_for_another_cluster_goes_nowhere() -> None:
     server = Server()
     everybody, outbound = server.client(b">"), Link(server, "outbound")
@@ -384,6 +397,45 @@ def test_a_leaf_node_gets_the_routed_reply_and_its_answer_goes_to_the_cluster() 
     assert leaf.sink.take() == b"LMSG svc %sr 1\r\n?\r\n" % FAR
     leaf.receive(b"LMSG %sr 1\r\n!\r\n" % FAR)
     assert outbound.sink.take() == b"RMSG A %sr 1\r\n!\r\n" % FAR
+
+
+def test_the_answer_of_a_leaf_node_may_come_to_another_server_than_the_request_did() -> None:
+    server = Server()
+    outbound, route, leaf = (Link(server, kind) for kind in ("outbound", "route", "leaf"))
+    leaf.receive(b"LMSG %sr 1\r\n!\r\n" % FAR)  # the request came from a server of the leaf node's cluster
+    assert outbound.sink.take() == b"RMSG A %sr 1\r\n!\r\n" % FAR
+    route.receive(b"LMSG leaf A %sr 0 1\r\n!\r\n" % FAR)  # which that server sends itself
+    assert outbound.sink.take() == b""
+
+
+@pytest.mark.parametrize("source", ["leaf", "route"])
+def test_a_group_with_members_at_the_leaf_node_that_answers_gets_no_second_answer(source: str) -> None:
+    """The leaf node has chosen one of its own, or named the group. It may not know new groups yet."""
+    server = Server()
+    link = Link(server, source)
+    link.receive(b"LS+ > q 1\r\n" if source == "leaf" else b"LS+ leaf A > q 1\r\n")
+    known, new = server.client(b">", b"q"), server.client(b">", b"n")
+    frame = b"LMSG %sr 1\r\n" if source == "leaf" else b"LMSG leaf A %sr 0 1\r\n"
+    link.receive(frame % OWN + b"!\r\n")
+    assert (received(known), received(new)) == ([], [(b"r", b"", b"!")])
+    frame = b"LMSG %sr | q 1\r\n" if source == "leaf" else b"LMSG leaf A %sr | q 0 1\r\n"
+    link.receive(frame % OWN + b"!\r\n")
+    assert received(known) == [(b"r", b"", b"!")]
+
+
+def test_while_a_cluster_is_away_an_answer_reaches_the_groups_that_it_names() -> None:
+    """The cluster that is away may have members of the others, and they have got the answer there."""
+    server = Server()
+    away, inbound = Link(server, "outbound"), Link(server, "inbound")
+    member = server.client(b">", b"q")
+    server.replies.left(b"bbbbbb", away.sink)
+    inbound.receive(b"RMSG A %sr 1\r\n!\r\n" % OWN)
+    assert received(member) == []
+    inbound.receive(b"RMSG A %sr | q 1\r\n!\r\n" % OWN)
+    assert received(member) == [(b"r", b"", b"!")]
+    server.replies.joined(b"bbbbbb", away.sink)
+    inbound.receive(b"RMSG A %sr 1\r\n!\r\n" % OWN)
+    assert received(member) == [(b"r", b"", b"!")]
 
 
 def test_a_leaf_node_answers_the_routed_reply_of_its_hub() -> None:

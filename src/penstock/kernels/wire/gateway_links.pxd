@@ -18,13 +18,14 @@ cpdef enum InterestMode:
 cdef class GatewayReplies(RoutedReplies):
     cdef bytes own                      # `_GR_.<cluster>.<server>.` of this server; b"" = it has no gateways
     cdef dict clusters                  # {cluster hash: GatewaySink}
+    cdef set absent                     # hashes of clusters whose link is lost
     cdef dict recent                    # {account: RecentInterest}
-    cdef object noted                   # deque of (end of its time, RouteTarget, subject, routed name)
+    cdef object noted                   # deque of (end of its time, RouteTarget, reply, routed name, answers' subject)
     cdef dict names                     # {index of the account: {reply: routed name}}: those of `noted`
     cdef object relay                   # None, or callable(account, server hash) -> (RouteSink, word) or None
     cdef object clock                   # None = the system's, or callable() -> ns; for tests
     cdef uint64_t now(self) except? 0
-    cdef int keep(self, RouteTarget target, bytes subject, bytes routed) except -1
+    cdef int keep(self, RouteTarget target, bytes subject, bytes routed, bytes answered) except -1
     cdef object relay_to(self, RouteIngress ingress, const char* routed)
 
 # The output half.

@@ -31,7 +31,7 @@ from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.recent_interest cimport RECENT_NS, RecentInterest
 from penstock.kernels.wire.route_frames cimport ROUTE_ACCOUNT, ROUTE_UNSUB, RouteFrame
 from penstock.kernels.wire.route_links cimport (
-    GROUPS_OWN, ROUTED_LEN, RoutedReplies, RouteIngress, RouteSink, RouteTarget, is_routed,
+    GROUPS_ANSWERED, GROUPS_OWN, ROUTED_LEN, RoutedReplies, RouteIngress, RouteSink, RouteTarget, is_routed,
 )
 from penstock.kernels.wire.sinks cimport (
     PEER_GATEWAY, PEER_LEAF, PEER_ROUTE, SUBSCRIPTION_CLOSED, SUBSCRIPTION_PRIVATE, Message, RemoteSubscription, Sink,
@@ -64,6 +64,7 @@ cdef class GatewayReplies(RoutedReplies):
         self.relay = relay
         self.clock = clock
         self.clusters = {}
+        self.absent = set()
         self.recent = {}
         self.noted = deque()
         self.names = {}
@@ -77,11 +78,13 @@ cdef class GatewayReplies(RoutedReplies):
     def joined(self, bytes cluster not None, GatewaySink link not None):
         """The link to the cluster with this hash is there."""
         self.clusters[cluster] = link
+        self.absent.discard(cluster)
 
     def left(self, bytes cluster not None, GatewaySink link not None):
         """The link is gone."""
         if self.clusters.get(cluster) is link:
             del self.clusters[cluster]
+            self.absent.add(cluster)
 
     def recent_of(self, bytes account not None):
         """The new subscriptions of an account; it must be told of them."""
@@ -99,9 +102,9 @@ cdef class GatewayReplies(RoutedReplies):
         cdef RouteTarget target
         cdef uint64_t now = self.now()
         while self.noted and <uint64_t>self.noted[0][0] <= now:
-            _, target, subject, routed = self.noted.popleft()
+            _, target, subject, routed, answered = self.noted.popleft()
             known = None if target.routed is None else target.routed.get(subject)
-            if known is not None and known[1] is routed:        # not noted again since
+            if known is not None and known[1] is answered:      # not noted again since
                 target.forget_answer(subject)
             names = self.names.get(target.index)
             if names is not None and names.get(subject) is routed:
@@ -115,10 +118,11 @@ cdef class GatewayReplies(RoutedReplies):
         cdef RouteSink source = <RouteSink>ingress.sink
         cdef RouteSink link
         cdef RouteTarget target
-        cdef bytes subject, cluster, account
+        cdef bytes subject, cluster, account, routed
         if ingress.last_account is None or memchr(reply, c'*', n) != NULL or memchr(reply, c'>', n) != NULL:
             return 0
         subject = PyBytes_FromStringAndSize(reply + ROUTED_LEN, <Py_ssize_t>(n - ROUTED_LEN))
+        routed = PyBytes_FromStringAndSize(reply, <Py_ssize_t>n)
         account = ingress.last_account
         if self.is_here(reply):
             # Another cluster passed the request on to this one.
@@ -127,7 +131,8 @@ cdef class GatewayReplies(RoutedReplies):
                 return 0        # this server has the requester
             link = <RouteSink?>found[0]
             target = link.target_of(account, index, <bytes?>found[1])
-            return self.keep(target, subject, PyBytes_FromStringAndSize(reply, <Py_ssize_t>n))
+            # Under the plain subject: members of queue groups are chosen here, and that server must add none.
+            return self.keep(target, subject, routed, subject)
         cluster = PyBytes_FromStringAndSize(reply + PREFIX_LEN, HASH_LEN)
         link = self.clusters.get(cluster)
         if link is None:
@@ -135,21 +140,22 @@ cdef class GatewayReplies(RoutedReplies):
                 return 0
             # From a leaf node or hub, which has asked for routed subjects, or is nearer to who has.
             target = source.target_of(NO_WORD, source.home, NO_WORD)
-            return self.keep(target, subject, PyBytes_FromStringAndSize(reply, <Py_ssize_t>n))
+            return self.keep(target, subject, routed, routed)
         target = link.target_of(account, index, account + b" ")
         (<GatewayTarget>target).expect_answers(cluster)
-        return self.keep(target, subject, PyBytes_FromStringAndSize(reply, <Py_ssize_t>n))
+        return self.keep(target, subject, routed, routed)
 
-    cdef int keep(self, RouteTarget target, bytes subject, bytes routed) except -1:
+    cdef int keep(self, RouteTarget target, bytes subject, bytes routed, bytes answered) except -1:
+        """For two seconds, answers to a subject leave as `answered`, and messages with it as reply get `routed`."""
         if len(self.noted) >= REPLIES_MAX or self.noted and <uint64_t>self.noted[0][0] <= self.now():
             self.expire()       # (nothing else does without gateways)
             if len(self.noted) >= REPLIES_MAX:
                 return 0        # the answer finds its way by interest, if it is known by then
         try:
-            target.expect_answer(subject, routed)
+            target.expect_answer(subject, answered)
         except ValueError:      # no subject that could have a subscription
             return 0
-        self.noted.append((self.now() + RECENT_NS, target, subject, routed))
+        self.noted.append((self.now() + RECENT_NS, target, subject, routed, answered))
         names = self.names.get(target.index)
         if names is None:
             names = self.names[target.index] = {}
@@ -176,6 +182,17 @@ cdef class GatewayReplies(RoutedReplies):
             ingress.last_account, PyBytes_FromStringAndSize(routed + PREFIX_LEN + HASH_LEN + 1, HASH_LEN)
         )
 
+    cdef int expect(self, RouteIngress ingress, SubscriptionIndex index, const char* routed) except -1:
+        # Servers of a leaf node's cluster may be connected to different servers here: the request went down by one,
+        # and the answer comes up by another one, which has noted nothing.
+        cdef bytes cluster = PyBytes_FromStringAndSize(routed + PREFIX_LEN, HASH_LEN)
+        cdef RouteSink link = self.clusters.get(cluster)
+        if link is None or ingress.last_account is None:
+            return 0
+        return (<GatewayTarget>link.target_of(ingress.last_account, index, ingress.last_account + b" ")).expect_answers(
+            cluster
+        )
+
     cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1:
         cdef const char* subject = f.plain.subject
         cdef size_t n = f.plain.subject_len
@@ -196,8 +213,11 @@ cdef class GatewayReplies(RoutedReplies):
                 target.queues.append(b" ", 1)
                 target.queues.append(f.queues.p, f.queues.n)
             return target.send(&m, source, True)        # names the leaf node cluster that it comes from
-        # The cluster that answers has chosen the members of queue groups that it knows.
-        return ingress.route(index, f, subject + ROUTED_LEN, n - ROUTED_LEN, GROUPS_OWN)
+        # The cluster that answers has chosen the members of queue groups that it knows. It may not know new ones yet.
+        # While the link to a cluster is lost, nothing here tells whether that cluster has members.
+        return ingress.route(
+            index, f, subject + ROUTED_LEN, n - ROUTED_LEN, GROUPS_ANSWERED if self.absent else GROUPS_OWN
+        )
 
 
 cdef class GatewaySink(RouteSink):

@@ -125,11 +125,10 @@ cdef class LeafIngress(RouteIngress):
             if not self.taken.passes(&m):
                 self.on_refused(True, PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len))
                 return 0
-        if (
-            self.replies is not None and is_routed(f.plain.subject, f.plain.subject_len)
-            and self.replies.is_here(f.plain.subject)
-        ):
-            return self.replies.answer(self, sink.home, f)
+        if self.replies is not None and is_routed(f.plain.subject, f.plain.subject_len):
+            if self.replies.is_here(f.plain.subject):
+                return self.replies.answer(self, sink.home, f)
+            self.replies.expect(self, sink.home, f.plain.subject)
         if self.mapper is None or not self.mapper.concerns(f.plain.subject, f.plain.subject_len):
             return self.route(sink.home, f, f.plain.subject, f.plain.subject_len, GROUPS_NAMED)
         subject = PyBytes_FromStringAndSize(f.plain.subject, <Py_ssize_t>f.plain.subject_len)

@@ -17,7 +17,8 @@ cdef enum:
 cdef enum GroupChoice:
     GROUPS_NAMED = 0                    # those that the frame names
     GROUPS_ALL = 1                      # all: the message was renamed here, so the other server could choose none
-    GROUPS_OWN = 2                      # those named, and those without members in other clusters
+    GROUPS_OWN = 2                      # of an answer: those named, and those without members elsewhere (is_own)
+    GROUPS_ANSWERED = 3                 # of an answer: those named
 
 # The output half of a route. `peer` of ClientSink: what the other end is.
 cdef class RouteSink(ClientSink):
@@ -63,6 +64,8 @@ cdef class RoutedReplies:
     cdef int note(self, RouteIngress ingress, SubscriptionIndex index, const char* reply, size_t n) except -1
     # Takes an answer with a routed subject to the server that asked.
     cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1
+    # A leaf node answers another cluster's request, which may have come to another server of this cluster.
+    cdef int expect(self, RouteIngress ingress, SubscriptionIndex index, const char* routed) except -1
     # Does a routed subject name a server of this cluster?
     cdef bint is_here(self, const char* routed) noexcept
     # The routed name of a reply that came with one, or None.

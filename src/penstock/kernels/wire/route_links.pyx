@@ -448,12 +448,13 @@ cdef SharedGroup shared_named(MatchResult result, const char* name, size_t n):
     return None
 
 
-cdef bint is_own(SharedGroup group) except -1:
-    """Has the group no members in other clusters?"""
+cdef bint is_own(SharedGroup group, RouteSink source) except -1:
+    """Has the group no members in other clusters, nor in the leaf node cluster that a message comes from? A
+    server that has some and answers knows the group, and has chosen."""
     cdef RemoteSubscription sub
     if group is not None:
         for sub in group.remote:
-            if sub.for_cluster and not is_closed(sub):
+            if (sub.for_cluster or source.cluster and sub.cluster == source.cluster) and not is_closed(sub):
                 return False
     return True
 
@@ -536,10 +537,10 @@ cdef int route_from_peer(
         return route_single(single, views, source)
     for i in range(len(result.plain)):
         taken += deliver_local(<SinkSubscription>result.plain[i], views, source)
-    if choice != GROUPS_NAMED:
+    if choice == GROUPS_ALL or choice == GROUPS_OWN:
         for queue in all_names(result):
             if choice == GROUPS_ALL or is_own(
-                shared_named(result, PyBytes_AS_STRING(queue), <size_t>PyBytes_GET_SIZE(queue))
+                shared_named(result, PyBytes_AS_STRING(queue), <size_t>PyBytes_GET_SIZE(queue)), source
             ):
                 taken += route_named(
                     index, result, PyBytes_AS_STRING(queue), <size_t>PyBytes_GET_SIZE(queue), views, source, chosen
@@ -552,7 +553,7 @@ cdef int route_from_peer(
         name = p
         while p < end and p[0] != c' ' and p[0] != c'\t':
             p += 1
-        if p > name and (choice == GROUPS_NAMED or not is_own(shared_named(result, name, <size_t>(p - name)))):
+        if p > name and (choice != GROUPS_OWN or not is_own(shared_named(result, name, <size_t>(p - name)), source)):
             taken += route_named(index, result, name, <size_t>(p - name), views, source, chosen)
     if result.remote is None:
         return taken
@@ -572,6 +573,9 @@ cdef class RoutedReplies:
         return 0
 
     cdef int answer(self, RouteIngress ingress, SubscriptionIndex index, const RouteFrame* f) except -1:
+        return 0
+
+    cdef int expect(self, RouteIngress ingress, SubscriptionIndex index, const char* routed) except -1:
         return 0
 
     cdef bint is_here(self, const char* routed) noexcept:
@@ -734,7 +738,7 @@ cdef class RouteIngress(Ingress):
         cdef Views other
         cdef bytes body
         if (
-            not m.header_len or self.on_traced is None or choice == GROUPS_OWN or views.shown is not m
+            not m.header_len or self.on_traced is None or choice >= GROUPS_OWN or views.shown is not m
             or not asks_for_trace(m, self.trace_parent)
         ):
             return route_from_peer(index, views, queues, choice, <RouteSink>self.sink)
