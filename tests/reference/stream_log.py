@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tests.reference.records import counted
 
@@ -16,6 +17,7 @@ class Message:
     payload: bytes
 
 
+@lru_cache(maxsize=1 << 16)
 def matches(filter: bytes, subject: bytes) -> bool:
     """Does a filter match a literal subject? An empty filter matches all."""
     if filter == b"":

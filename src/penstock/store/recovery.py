@@ -1,11 +1,12 @@
 """Rebuilds a stream's log from its block files.
 
 A closed block with a valid index is not read. Every other block is scanned, and each record is checked
-against its hash. A bad record followed by good ones is skipped; where a power loss kept bytes of it back, the
-rest of its atomic batch too. At the first bad record with nothing good behind it, the last block's file is
-cut, and the cut bytes are preserved in a file beside it: this is what a process killed during a write leaves,
-and nothing in it was acked. In an earlier block such a record ends the block; the sequences up to the next
-block are lost and logged.
+against its hash. A bad record followed by good ones is skipped; where a power loss took some of its bytes,
+the rest of its atomic batch too. At the first bad record with nothing good behind it, the last block's file
+is cut, and the cut bytes are preserved in a file beside it. A process that was killed during a write leaves
+such a tail, and nothing in it was acked; after a power loss it may hold what was acked since the last sync,
+unless acks wait for syncs (ARCHITECTURE.md, "After a crash"). In an earlier block such a record ends the
+block; the sequences up to the next block are lost and logged.
 
 Invariants: nothing before the first bad record of a block is lost; recovery is idempotent.
 
@@ -94,7 +95,7 @@ def recover_log(
         logger.error("%s: block ignored: %s", block_path(directory, number), why)
     for number, first, last in log.incomplete_batches:
         logger.error(
-            "%s: the atomic batch of messages %d to %d is lost: a power loss kept bytes of it back",
+            "%s: the atomic batch of messages %d to %d is lost: a power loss took some of its bytes",
             block_path(directory, number), first, last,
         )  # fmt: skip
     present = set(log.block_list())

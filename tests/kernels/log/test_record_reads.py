@@ -1,5 +1,5 @@
-"""Records read without their blocks: a consumer of few messages gets what a reader of whole blocks would get,
-whatever became of the messages and of the files in the meantime."""
+"""Records read without their blocks: a consumer of few messages, or a get of one, gets what a reader of whole
+blocks would get, whatever became of the messages and of the files in the meantime."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from tests.support.examples import examples
 SUBJECTS = [b"a.b", b"a.c", b"b.c", b"x.y.z"]
 FILTERS = [[b"a.b"], [b"a.*"], [b"x.>", b"b.c"], [b">"]]
 KEY = StoreKey("aes", "correct horse")
+SINGLE_READS = 256  # gets of a block's messages before it is loaded
 
 
 class Receiver:
@@ -59,8 +60,8 @@ class Receiver:
 
 
 class RecordReadsMachine(RuleBasedStateMachine):
-    """A stream on disk; a consumer with filters and one of listed messages. Between their reads blocks leave
-    memory."""
+    """A stream on disk; a consumer with filters, one of listed messages, and gets. Between their reads blocks
+    leave memory."""
 
     @initialize(
         block_size=st.sampled_from([200, 700, 5000]),
@@ -157,6 +158,13 @@ class RecordReadsMachine(RuleBasedStateMachine):
         assert self.lister.run(budget) == [(seq, self.model.live[seq].payload) for seq in wanted]
         if wanted:
             self.listed = [seq for seq in self.listed if seq > wanted[-1]]
+
+    @rule(data=st.data())
+    def get(self, data: st.DataObject) -> None:
+        seqs = st.integers(0, self.model.last_seq + 1)
+        for seq in data.draw(st.lists(seqs, max_size=8)):
+            found, stored = self.log.load(seq), self.model.live.get(seq)
+            assert (found and found.payload) == (stored and stored.payload)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -328,3 +336,41 @@ def test_a_rewritten_file_is_looked_at_again() -> None:
     asked = disk.asked
     assert [seq for seq, _ in receiver.run(3)] == [100, 200, 300]
     assert disk.asked == asked
+
+
+def test_gets_all_over_a_stream_load_no_block_until_it_was_read_often() -> None:
+    disk = CountingDisk()
+    log = filled(disk, 100).log
+    blocks = log.block_list()[:-1]
+    for turn in range(SINGLE_READS):
+        for block in blocks:
+            seq = block.first_seq + turn
+            assert log.load(seq).payload.startswith(b"%d:" % seq)
+    assert (disk.mapped, disk.taken) == (0, SINGLE_READS * len(blocks))
+    for count, block in enumerate(blocks, 1):
+        for seq in (block.first_seq, block.last_seq):
+            assert log.load(seq).payload.startswith(b"%d:" % seq)
+        assert (disk.mapped, disk.taken) == (count, SINGLE_READS * len(blocks))
+
+
+def test_a_block_that_left_memory_is_read_by_the_record_again() -> None:
+    disk = CountingDisk()
+    stream = filled(disk, 100)
+    for _ in range(SINGLE_READS + 1):
+        assert stream.log.load(200).seq == 200
+    assert (disk.mapped, disk.taken) == (1, SINGLE_READS)
+    stream.trim_cache()
+    assert stream.log.load(200).seq == 200
+    assert (disk.mapped, disk.taken) == (1, SINGLE_READS + 1)
+
+
+def test_a_get_of_a_damaged_record_loses_that_one_alone_and_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    disk = CountingDisk()
+    stream = filled(disk, 100)
+    [file] = [file for path, file in disk.files() if path.endswith("/1.blk")]
+    file.data[file.data.index(b"200:")] ^= 4
+    with caplog.at_level(logging.ERROR):
+        assert stream.log.load(200) is None
+    assert stream.log.load(199).seq == 199 and stream.log.load(201).seq == 201
+    assert stream.log.lost == 1 and disk.mapped == 1
+    assert any("200" in record.getMessage() for record in caplog.records)

@@ -80,7 +80,8 @@ cdef class LogCore:
     cdef uint64_t skip_message(self, int64_t ts) except 0
     # The same for all sequences up to seq at once.
     cpdef int skip_to(self, uint64_t seq, int64_t ts) except -1
-    # Removes a message that no consumer will read again: 1, or 0 when there is none.
+    # Removes a message that no consumer will read again: 1, or 0 when there is none. It does not count as a
+    # removal: it was pending for no consumer, so their counts stay right.
     cdef int retire(self, uint64_t seq) except -1
 
     # Notifies a follower of every appended and removed message that one of the filters matches; and stops it.

@@ -43,6 +43,7 @@ cdef class MessageBlock:
     cdef bint verify                        # bytes come from disk: check each record's hash when it is read
     cdef public bint replaces               # its file still has the bytes before a rewrite
     cdef bint queued                        # for compaction
+    cdef uint32_t single_reads              # records read alone since the bytes were last loaded for one
     cdef uint64_t superseded_at             # last sequence when a publish replaced one of its messages
     # The tombstones in the block: removed ranges, floor and least last sequence.
     cdef RemovedRange* removed

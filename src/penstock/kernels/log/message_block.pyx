@@ -87,7 +87,7 @@ cdef enum:
     SPARE_CAPACITY = 8388608        # capacity of blocks whose memory is reused: the default size
     ENTRIES_MIN = 64
     REMOVED_FIRST = 16
-    HOLE_MIN = 16                   # more than in a row in the numbers of a record
+    HOLE_MIN = 16                   # zeros in a row; the fixed fields of an intact record have fewer
     DENSE_FACTOR = 3                # sparse when less than one sequence in three has an entry
 
 cdef enum BatchState:
@@ -112,7 +112,7 @@ cdef void free_data(char* data, size_t capacity) noexcept:
 
 
 cdef bint has_hole(const char* p, size_t n) noexcept:
-    """Are there HOLE_MIN zeros in a row? Bytes that a power loss kept back are zeros, whole sectors of them. A
+    """Are there HOLE_MIN zeros in a row? Bytes that a power loss took are zeros, whole sectors of them. A
     record that was damaged later has them only where its message has."""
     cdef size_t i, zeros = 0
     for i in range(n):
@@ -450,8 +450,8 @@ cdef class MessageBlock:
         """Is a part of the batch missing that ends at `end`? A crash during a write leaves such a batch, with no
         valid record after it. A closed block is never truncated.
 
-        A power loss may also keep bytes that were written later. Truncating the block there would lose records
-        that were acked, so the block keeps the batch, and restore() decides what becomes of it.
+        A power loss may take these bytes and leave some that were written later. Truncating the block there would
+        lose records that were acked, so the block keeps the batch, and restore() decides what becomes of it.
         """
         return state == BATCH_TORN or (
             state == BATCH_DAMAGED and not self.closed and self._next_good(end, n) == 0

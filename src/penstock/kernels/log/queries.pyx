@@ -300,7 +300,7 @@ cdef class DirectGets(ServiceSink):
             seq = log.last_of_subject(ask.subject, ask.subject_len)
         else:
             seq = log.next_matching(ask.seq if ask.seq else 1, ask.subject, ask.subject_len)
-        if seq and log.read(seq, &r):
+        if seq and log.read_single(seq, &r):
             header_len = self.answers.put(&r, p, name_len, False, 0, 0, False)
         else:
             header_len = <size_t>PyBytes_GET_SIZE(self.not_found)

@@ -16,7 +16,8 @@ Rejected: a Python thread (it waits for the interpreter's lock until the end of 
 thread per reader (they would compete for the same two or four cores); io_uring (containers often forbid it, and it
 saves little when pages are cached); mapping (a page fault costs more than a pread).
 
-BlockReads reads single records of closed blocks without loading the blocks, for consumers of few of their messages.
+BlockReads reads single records of closed blocks without loading the blocks, for consumers of few of their messages
+and for gets of one.
 
 Loading a block costs some 300 us (its pages are mapped and populated), and a filter that matches one message in
 a thousand has about a hundred in each: 3 us per message, several times the cost of the rest of its delivery. A

@@ -12,7 +12,7 @@ Sequences stay below 2**48; the bits above them are the record's kind:
 - KIND_REPLACES: this block replaces the blocks numbered `sequence`..`timestamp`;
 - KIND_BATCH: the messages `sequence`..`timestamp` are in the following bytes, whose number is the payload (a u64):
   all of them count, or, if the block ends earlier, none.
-Sequences are never reused, so these tombstones are valid in any order.
+A stream never uses the sequence of a removed message again, so these tombstones are valid in any order.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy

@@ -22,6 +22,7 @@ cdef enum:
     ALL = 0xFFFFFFFFFFFFFFFF
     LAST_LOOKS = 10000              # messages that a search for the last readable one looks at: about a millisecond
     TOMBSTONES_MAX = 32768               # of removed messages in a block: adding them to its index takes 10 ms
+    SINGLE_READS_MAX = 256          # records of a block that are read alone before it is loaded
 
 DEFAULT_BLOCK_SIZE = BLOCK_SIZE_DEFAULT
 BATCH_BYTES_MAX = BATCH_SIZE_MAX
@@ -133,7 +134,7 @@ cdef class StreamLog(LogCore):
     cdef StoredRecord _stored(self, uint64_t seq):
         cdef Record r
         cdef StoredRecord message
-        if seq == 0 or not self.read(seq, &r):
+        if seq == 0 or not self.read_single(seq, &r):
             return None
         message = StoredRecord.__new__(StoredRecord)
         message.seq = r.seq
@@ -142,6 +143,26 @@ cdef class StreamLog(LogCore):
         message.header = PyBytes_FromStringAndSize(r.body, r.header_len)
         message.payload = PyBytes_FromStringAndSize(r.body + r.header_len, r.body_len - r.header_len)
         return message
+
+    cdef int read_single(self, uint64_t seq, Record* r) except -1:
+        """Reads the record alone from a block that is not loaded, up to SINGLE_READS_MAX times; then loads the block.
+
+        Gets of messages all over a stream would otherwise load a block of 8 MiB for each one, once the blocks are
+        larger together than what stays loaded: 170 us each from the page cache, and from the disk all of the block.
+        A record alone takes 4 us. Of 300,000 messages of 128 bytes, read in random order after a restart, 5,900 a
+        second came by blocks, 80,000 with 64 records alone before a block, 185,000 with 256.
+        """
+        cdef MessageBlock block = self._seek(seq)
+        if block is None or block.data != NULL or self.read_ranges is None:
+            return self.read(seq, r)
+        if block.single_reads >= <uint32_t>SINGLE_READS_MAX:
+            block.single_reads = 0
+            return self.read(seq, r)
+        block.single_reads += 1
+        if self.single is None:
+            self.single = BlockReads()
+        self.single.drop()
+        return self.single.read(self, &seq, 1, r)
 
     def load(self, uint64_t seq):
         return self._stored(seq)
@@ -599,6 +620,8 @@ cdef class StreamLog(LogCore):
         """Releases all bytes that can be loaded again. No pointer into the log may be in use."""
         if self.load_block is None:
             return
+        if self.single is not None:
+            self.single.drop()
         while self.loaded:
             self._unload(<MessageBlock>self.loaded[0])
         while self.warm:
@@ -680,7 +703,7 @@ cdef class StreamLog(LogCore):
         return refused
 
     cdef int _drop_incomplete(self, list blocks, uint64_t floor) except -1:
-        """Removes what is left of batches of which a power loss kept bytes back, so that no reader gets a part of
+        """Removes what is left of batches of which a power loss took bytes, so that no reader gets a part of
         one: they were not synced, and what was written later may be there. A message that is damaged otherwise is
         lost alone, for its batch may have been acked long ago.
 
