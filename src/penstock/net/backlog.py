@@ -15,10 +15,10 @@ to LOW_WATER. Meanwhile:
   stopping a publisher for good; its backlog then grows up to max_pending.
 
 Invariants: while a connection is backlogged, a check is scheduled; while a publisher is paused, its end is.
-The timers therefore call by `faults.contain`, and what failed is tried again.
+The timers therefore call through `faults.contain`, and what failed is tried again.
 
-Rejected: a deadline timer per write, as in the official server with its blocking sockets. The kernel takes
-most writes at once; checking the remaining connections a few times per deadline costs nothing.
+Rejected: a deadline timer per write, as in the official server with its blocking sockets. Most sockets take
+a write at once; checking the remaining connections a few times per deadline costs nothing.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class BacklogWatch:
             self._schedule_check()
 
     def end(self, connection: Backlogged) -> None:
-        """The connection has drained or closed. When no connection is congested, publishers resume."""
+        """The connection has drained or closed. All paused publishers resume; those to another congested
+        receiver pause again at their next publish to it."""
         self._attempts.pop(connection, None)
         for resume, handle in tuple(self._stalled.items()):
             handle.cancel()

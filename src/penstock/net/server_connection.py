@@ -1,4 +1,5 @@
-"""One client socket: reads go into the frame parser's buffer, writes leave once a tick.
+"""One client socket: reads go into the frame parser's buffer, writes leave once a tick, or earlier when
+much waits.
 
 The handler (the server's session) interprets control frames. This module does transport, back pressure and
 closing.

@@ -72,34 +72,37 @@ def parse_connect(payload: bytes, before: ConnectMessage) -> ConnectMessage:
         ProtocolError: not a JSON object or null (null changes nothing), or a field of the wrong type.
     """
     try:
-        members = msgspec.json.decode(payload, type=dict[str, msgspec.Raw] | None) or {}
+        members = _decode_members(payload) or {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"CONNECT with bad JSON: {error}") from error
-    found = {folded(name): value for name, value in members.items()}
     changes: dict[str, Any] = {}
-    for field, kind in _TYPES.items():
-        wire_name = _WIRE_NAMES.get(field, field)
-        value = _scalar(wire_name, found.get(wire_name), kind)
-        if value is None:
+    for name, raw in members.items():
+        known = _FIELDS.get(name) or _FIELDS.get(folded(name))
+        if known is None:
             continue
+        field, kind = known
+        data = bytes(raw)
+        value = _BOOLS.get(data)  # half of the fields that clients send
+        if value is None:
+            value = _scalar(name, data, kind)
+            if value is None:
+                continue
         if type(value) is not kind:
             # The error omits the value, which may be a secret: logs show it.
-            raise ProtocolError(
-                f"CONNECT with a {type(value).__name__} as {wire_name}, expected {kind.__name__}"
-            )
+            raise ProtocolError(f"CONNECT with a {type(value).__name__} as {name}, expected {kind.__name__}")
         changes[field] = value
     return structs.replace(before, **changes)
 
 
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
+_FIELDS = {_WIRE_NAMES.get(field, field): (field, kind) for field, kind in _TYPES.items()}
+_BOOLS = {b"true": True, b"false": False}
 _KINDS = {b"{": "dict", b"[": "list"}
 
 
-def _scalar(name: str, raw: msgspec.Raw | None, kind: type) -> Any:
-    """A field's value; None when absent. Raises ProtocolError for a map or list, without decoding it: large
+def _scalar(name: str, data: bytes, kind: type) -> Any:
+    """A field's value; None for null. Raises ProtocolError for a map or list, without decoding it: large
     values of the wrong type cost nothing."""
-    if raw is None:
-        return None
-    data = bytes(raw)
     if data[:1] in _KINDS:
         raise ProtocolError(f"CONNECT with a {_KINDS[data[:1]]} as {name}, expected {kind.__name__}")
     try:

@@ -389,7 +389,10 @@ class Session:
             self.refuse("maximum account active connections exceeded", CloseReason.MAX_ACCOUNT_CONNECTIONS)
             return
         self._apply(options)
-        self._identify(identity)
+        if self._is_open_with(identity):
+            self.sink.forget_client_info()  # which has the client's name
+        else:
+            self._identify(identity)
         self.name = log_name(self)
         self._events.connected(self)
         self.ok()
@@ -403,6 +406,17 @@ class Session:
             no_responders=options.no_responders,
             echo=options.echo,
             headers=options.headers,
+        )
+
+    def _is_open_with(self, identity: Identity) -> bool:
+        """Whether the session is open with this identity, and CONNECT need not begin anything again: mostly
+        where clients need no login, because their sessions are open before CONNECT."""
+        return (
+            self.state is SessionState.OPEN
+            and identity.permissions is None  # whose one-time permissions to reply end with a second CONNECT
+            and not identity.expires_ns
+            and identity == self.identity
+            and not self.context.log.trace_on
         )
 
     def _identify(self, identity: Identity | None) -> None:

@@ -2,8 +2,8 @@
 
     1. apply        streams store the publishes of the tick; consumers apply acks
     2. write        new records go to the operating system; with `sync: always` a sync starts in a thread
-    3. acknowledge  pub acks go into out buffers, only of streams whose records are written and, with
-                    `sync: always`, synced; the others' leave when their sync ends (`EngineTick.committed`)
+    3. acknowledge  pub acks go into out buffers, of streams whose records are durable. With `sync: always`,
+                    those of a stream whose sync is in flight follow when it ends (`EngineTick.committed`)
     4. deliver      consumers deliver messages into out buffers, after the acks of the same messages
     5. flush        each connection with output writes once
 
@@ -13,8 +13,8 @@ each connection writes once, or earlier when much output waits. Code that defers
 that comes alone runs the tick itself (`TickTrigger`). Sinks with output need step 5 only.
 
 Invariant: after an Exception anywhere, a tick follows and the timer is set again. The loop and the reads
-therefore call `_run`, `_on_timer` and `_again` by `faults.contain`. Each of them clears the state which shows
-that it is scheduled (`TickTrigger`, `_timer`); one that raises at its entry would leave it set.
+therefore call `_run`, `_on_timer` and `_again` through `faults.contain`. Each of them clears the state which
+shows that it is scheduled (`TickTrigger`, `_timer`); one that raises at its entry would leave it set.
 
 Rejected: acting immediately. It would cost a system call per message, and every place that publishes would
     have to keep the order above.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.routing.mapping import SubjectMapping
     from penstock.server.accounts.service_requests import ServiceRequests
     from penstock.server.auth.operators import Operators
-    from penstock.server.config.server_options import AccountJetStream, AccountOptions
+    from penstock.server.config.server_options import AccountJetStream, AccountOptions, ServerOptions
     from penstock.server.server_context import ServerContext
     from penstock.server.session import Session
     from penstock.server.session_registry import SessionRegistry
@@ -42,6 +42,8 @@ class AccountRegistry(Mapping[str, Account]):
         self._context = context
         self._sessions = sessions
         self._by_name: dict[str, Account] = {}
+        self._options_by_name: dict[str, AccountOptions] = {}
+        self._indexed: ServerOptions | None = None  # the options whose accounts it has
         self._on_created: list[Callable[[Account], object]] = []
         self._on_removed: list[Callable[[Account], object]] = []
         self._on_shared: list[Callable[[], object]] = []
@@ -149,7 +151,11 @@ class AccountRegistry(Mapping[str, Account]):
         accounts."""
         if self.operators is not None:
             return self.operators.options_of(name)
-        return self._context.options.account(name)
+        options = self._context.options
+        if options is not self._indexed:  # at first, and after a reload
+            self._indexed = options
+            self._options_by_name = {account.name: account for account in options.accounts}
+        return self._options_by_name.get(name)
 
     def all_options(self) -> list[AccountOptions]:
         """The configurations of all accounts from options and tokens."""
