@@ -21,11 +21,16 @@ the two state machines that these steps drive.
     capacity.py, tiers.py  storage use and limits of the account
     limits.py              bounds of configurations, and `EngineConfig`
     stream_config.py       checks and defaults of stream configurations
+    commands.py            what changes a stream, as values with a binary encoding
+    subject_claims.py      which stream, or consumer of a work queue, owns a subject
+    inflight.py            limits that atomic batches of all streams share
     replicated_streams.py, replicated_stream.py, group_commands.py, stream/replica_state.py
                            streams of several servers: what goes through their group, who leads, their state
+    standalone.py, state_hash.py
+                           streams from before there was a cluster; replicas that differ are noticed
     sourcing.py            readers of mirrors and sources; external.py reads other accounts and domains,
-                           source_consumer.py makes an origin retain messages for them
-    snapshot.py, restore.py, transfers.py
+                           source_consumer.py makes an origin retain messages for them; sourcing_ports.py
+    snapshot.py, restore.py, transfers.py, transfer_ports.py
                            archives of streams, out and in
     slices.py, stream_removals.py, reviews.py, indexing.py
                            long work, divided among ticks

@@ -1,11 +1,12 @@
 """Makes streams durable: writes, syncs, retries after a failure. With `sync: always`, acks wait for the disk.
 
-A tick writes every stream that changed. Without `sync: always` what is written is durable, and a sync follows
-every `sync_interval`. With it, a stream that was written starts a sync in the background, and one sync covers
-everything that arrived during the previous one. While it is in flight, the stream is blocked (durability.py):
-publishes collect in its sink, its acks are deferred, and its consumers deliver nothing; other streams
-continue. When the sync completes, the stream runs the rest of its tick (acknowledge, deliver), in which
-everything in its log is durable. Then the collected publishes are applied as one batch, written and synced.
+A tick writes every stream that changed. Without `sync: always` what is written counts as durable (it survives
+the process), and a sync follows every `sync_interval` (then it survives the machine). With it, a stream that
+was written starts a sync in the background, and one sync covers everything that arrived during the previous
+one. While it is in flight, the stream is blocked (durability.py): publishes collect in its sink, its acks are
+deferred, and its consumers deliver nothing; other streams continue. When the sync completes, the stream runs
+the rest of its tick (acknowledge, deliver), in which everything in its log is durable. Then the collected
+publishes are applied as one batch, written and synced.
 
 What a request changes is synced inline before its response: such changes are rare, and a background sync
 would have to defer the response.

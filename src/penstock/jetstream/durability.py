@@ -1,9 +1,10 @@
 """Durability of one stream: what of its log a crash cannot revoke, and what may therefore leave the server.
 
 A stream is in one of the states below; TRANSITIONS lists every event that each state allows, and any other
-event raises. `durable_seq` is the only gate for pub acks and deliveries: nothing about a later message leaves
-the server. With one replica, a message is durable when it is written, with `sync: always` when it is synced
-(commit.py); with several, when a majority has it.
+event raises. The gates are `may_acknowledge` for pub acks, `may_deliver` for deliveries and `is_durable` for
+copies. "Durable" means as durable as the configuration asks for: with one replica, a message is durable when
+it is written (it survives the process), with `sync: always` when it is synced (it survives the machine),
+unless the stream's `persist_mode` is async; with several replicas, when a majority has it.
 
 Only commit.py reports writes and syncs, and only the engine reports roll-ups that are removed in slices
 (rollups.py). Everything else asks.
@@ -21,7 +22,7 @@ from penstock.protocol.api import ApiError
 
 
 class State(IntEnum):
-    """Of what was applied. Up to CHANGED, what is durable may leave."""
+    """How much of what was applied is durable. In DURABLE and CHANGED, what is durable may leave."""
 
     DURABLE = 0  # everything
     CHANGED = 1  # changes are not written yet

@@ -7,9 +7,9 @@ deadlines change is in the engine's `PendingWork`.
 
 Ordering contracts:
 - apply before write before acknowledge: an ack leaves only after its record is with the operating system
-  (on the disk with `sync: always`).
+  (with `sync: always` on the disk, unless the stream's `persist_mode` is async).
 - deliver after write: a consumer never sees a message that the end of the process could take back. (A power
-  failure could, unless `sync: always`.)
+  failure could, unless it waited for a sync.)
 - API requests see every publish that arrived before them: their sinks run `apply` first.
 
 Each step is contained as a whole, and in it the work on each stream and consumer (containment.py). These

@@ -1,4 +1,5 @@
-"""Reads an origin in another account or domain through a push consumer, as any client could.
+"""Reads an origin through a push consumer, as any client could: one in another account or domain, or of a
+replicated stream that this server cannot read itself.
 
 The consumer request is published under the configured API prefix, and the consumer delivers to a subject
 under the configured delivery prefix; imports connect both to the origin. The consumer is ephemeral and takes

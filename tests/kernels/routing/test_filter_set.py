@@ -75,11 +75,11 @@ def seconds(call: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("shape", ["a%d", "a.b%d.*", "*.c%d.>", "x%d.*.y"])
 @pytest.mark.parametrize("compare", [any_covered, overlapping_pair])
-def test_ten_times_the_filters_take_little_more_than_ten_times_as_long(
-    shape: str, compare: Callable[[list[bytes]], object]
-) -> None:
-    few, many = ([(shape % n).encode() for n in range(count)] for count in (2000, 20_000))
-    assert seconds(lambda: compare(many)) < 40 * seconds(lambda: compare(few))  # pairs: 100 times
+def test_filters_are_not_compared_pair_by_pair(shape: str, compare: Callable[[list[bytes]], object]) -> None:
+    # Twenty times the filters: 400 times the pairs. Trees larger than a processor's caches take up
+    # to five times as long for a filter, so that 20 times the work may take 100 times as long.
+    few, many = ([(shape % n).encode() for n in range(count)] for count in (2000, 40_000))
+    assert seconds(lambda: compare(many)) < 200 * seconds(lambda: compare(few))
 
 
 def test_a_set_of_one_wide_level_is_freed_in_linear_time() -> None:
@@ -88,7 +88,7 @@ def test_a_set_of_one_wide_level_is_freed_in_linear_time() -> None:
         for n in range(count):
             kernel.add(b"a%d" % n, None)
 
-    assert seconds(lambda: made_and_freed(40_000)) < 40 * seconds(lambda: made_and_freed(4000))
+    assert seconds(lambda: made_and_freed(80_000)) < 200 * seconds(lambda: made_and_freed(4000))
 
 
 def test_filters_that_have_to_be_compared_pair_by_pair_are_refused_after_the_work_allowed() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.kernels.spark.columns import ColumnBuilder, Event
@@ -216,6 +216,7 @@ def test_a_direct_gets_frames_become_the_rows_of_the_model_wherever_the_wire_is_
         check(frames, start, end, rows_max, cuts, direct=True)
 
 
+@example(frames=[Frame("MSG", b"7", b"s", b"no ack", b"", b"")], start=4, end=4, rows_max=1, chunk=1)
 @given(consumer_frames(), st.integers(0, 4), st.integers(4, 30), st.integers(1, 5), st.integers(1, 4))
 def test_messages_that_the_client_received_become_the_rows_of_the_model(
     frames: list[Frame], start: int, end: int, rows_max: int, chunk: int

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from penstock.jetstream import pending_work
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
-from penstock.jetstream.consumer.fair_scheduler import QUANTUM_MIN, TICK_MESSAGES, FairScheduler
+from penstock.jetstream.consumer.fair_scheduler import (
+    ALONE_MESSAGES,
+    QUANTUM_MIN,
+    TICK_MESSAGES,
+    FairScheduler,
+)
 from penstock.kernels.wire.dispatch import ClientSink, publish
 from penstock.kernels.wire.frames import FrameParser
 from penstock.kernels.wire.sinks import DirtyList, SinkSubscription
@@ -34,7 +39,7 @@ class Served:
 
 
 def test_the_shares_of_a_tick_get_smaller_with_the_consumers_in_it() -> None:
-    assert FairScheduler().quantum(0) == FairScheduler().quantum(1) == TICK_MESSAGES
+    assert FairScheduler().quantum(0) == FairScheduler().quantum(1) == ALONE_MESSAGES
     assert FairScheduler().quantum(100) == TICK_MESSAGES // 100
     assert FairScheduler().quantum(100_000) == QUANTUM_MIN
 

@@ -6,6 +6,8 @@ written.
 
     consumer_replica.py    apply, write, deliver, on_time; its configuration, position and info
     consumer_delivery.py   runs the pump: what goes to which receiver
+    standby.py             consumers of a stream that follows: their state, ready for a new leader
+    late_sending.py        what a consumer without acks sends, until its group has committed the delivery
     consumer_ports.py      what consumers use of their account
     consumer_config.py     checks and defaults of configurations
     consumer_subscriptions.py

@@ -384,7 +384,7 @@ class ConsumerDelivery:
             self.push.on_time(now, state.delivered_consumer, state.delivered_stream)
 
     def look(self, now: int) -> None:
-        """Looks up the present interest of receivers, for infos."""
+        """Updates what is known of receivers: expired pull requests, subscribers of the deliver subject."""
         if self.pull is not None:
             self.pull.sweep(now)
         if self.push is not None:

@@ -10,8 +10,8 @@ A replica that follows has no effects: standby.py has a consumer's state alone, 
 led to has left at the owner. An owner that stops drops the confirmations that are not written.
 
 Not collected: messages, and the flow control requests among them, whose place is what they measure. The pump
-writes them into the receivers' buffers, without an object per message. Timers are no effects that are
-kept: `ConsumerReplica.next_deadline` follows from the state.
+writes them into the receivers' buffers, without an object per message. Nor are timers:
+`ConsumerReplica.next_deadline` follows from the state.
 """
 
 from __future__ import annotations

@@ -23,9 +23,11 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-# Messages that all consumers may deliver together in a tick, and the minimum for each, which is also the
-# quantum that decides the order.
-TICK_MESSAGES = 32 * 1024
+# Messages that a consumer may deliver in a tick when it is the only one, and that several may together: few,
+# for consumers that share a connection are up to two quanta apart.
+ALONE_MESSAGES = 32 * 1024
+TICK_MESSAGES = 8 * 1024
+# The minimum for each, which is also the quantum that decides the order.
 QUANTUM_MIN = 64
 
 
@@ -66,7 +68,7 @@ class FairScheduler:
 
     def quantum(self, consumers: int) -> int:
         """Messages that each of `consumers` may deliver in this tick."""
-        return max(QUANTUM_MIN, TICK_MESSAGES // max(consumers, 1))
+        return ALONE_MESSAGES if consumers <= 1 else max(QUANTUM_MIN, TICK_MESSAGES // consumers)
 
     def delivered(self, position: int, messages: int) -> int:
         """The next position of a consumer that delivered `messages` at this one.

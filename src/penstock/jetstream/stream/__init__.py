@@ -14,12 +14,18 @@ change its behaviour is decided in `publish_checks.py`, in the official server's
     dedupe.py, header_scan.py
                            recovery of the dedupe window, and of what other headers say
     ttl.py, retention.py   per-message TTLs and delete markers; max_age
-    purge.py               purges in slices
+    purge.py, rollups.py, shrinking.py
+                           removals in slices: purges, roll-ups, smaller limits
+    stream_timers.py       what is due when: the next deadline, and the call of what it was for
+    applying.py            commands that remove or change messages, as every replica applies them
+    stream_sources.py      a stream's mirror and sources
+    replica_state.py, stream_recovery.py
+                           the state as bytes, for checkpoints and other replicas; a stored stream's start
     overflow.py            limits on publishes that wait to be stored
     subject_transforms.py  subject_transform and republish
     source_config.py, source_state.py, source_positions.py
                            mirrors and sources: configuration, copies, positions
 
-Invariant: only the methods of `StreamReplica` change a stream, and each depends on the stream's state, its
-arguments and the time alone.
+Invariant: a stream changes only within `StreamReplica.apply` and the methods that it calls (also those in
+applying.py and retention.py), and each depends on the stream's state, its arguments and the time alone.
 """

@@ -5,8 +5,8 @@ durability gate is open, and a replica that follows drops them: so a command has
 replica, and its effects leave once.
 
 Pub acks and republished messages are what the ingest kernel collects: buffers, without an object per message.
-Timers are no effects that are kept: `StreamTimers.next_deadline` follows from the state, and the owner asks
-after each command.
+Timers are not collected: `StreamTimers.next_deadline` follows from the state, and the owner asks after each
+command.
 
 Invariant: nothing is collected while release() sends. What a message leads to is applied in the next tick,
 and the engine's RoutingGuard raises otherwise.

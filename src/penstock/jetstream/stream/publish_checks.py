@@ -112,7 +112,8 @@ def _counted(stream: StreamReplica, subject: bytes, decision: Decision, incremen
 def check_room(stream: StreamReplica, subject: bytes, header: bytes, payload_len: int) -> None:
     """Rejects (10077) a message that exceeds the limits of a stream with discard policy new.
 
-    A message whose subject is at its own limit replaces that subject's oldest, and so needs no room.
+    A message whose subject is at max_msgs_per_subject replaces that subject's oldest: it needs room only for
+    what it is larger. With discard_new_per_subject it is rejected.
     """
     config = stream.config
     log = stream.log

@@ -123,15 +123,22 @@ class StreamMeta(msgspec.Struct, frozen=True):
 class StreamReplica:
     """A stream and the sink of its subjects.
 
-    store: holds the messages; its log is the stream's state. created: ns. domain: for the pub acks. dirty:
-    marked when publishes wait for apply(). full: marked when publishes were rejected (overflow.py).
-    api_level: publishes that require a higher one are rejected. below: returns a uniform random number in
-    0..n-1, for transforms by chance, before a publish enters a batch. batches: limits shared with other
-    streams' batches. commands: takes every command before it is applied; None: none is encoded.
-    standby: the consumers as the commands have them; None: only this server has the stream. group: takes
-    commands to the other replicas; None: there are none, and apply() applies at once.
+    Args:
+        store: holds the messages; its log is the stream's state.
+        created: ns.
+        domain: for the pub acks.
+        dirty: marked when publishes wait for apply().
+        full: marked when publishes were rejected (overflow.py).
+        api_level: publishes that require a higher one are rejected.
+        below: below(n) gives a random number from 0 to n - 1, for subject transforms that choose at random;
+            called before a publish becomes part of a command.
+        batches: limits shared with other streams' batches.
+        commands: takes every command before it is applied; None: none is encoded.
+        standby: the consumers as the commands have them; None: only this server has the stream.
+        group: takes commands to the other replicas; None: there are none, and apply() applies at once.
 
-    now: ns, of the last command. It never runs backwards, whatever the clock does.
+    Attributes:
+        now: ns, of the last command. It never runs backwards, whatever the clock does.
     """
 
     def __init__(

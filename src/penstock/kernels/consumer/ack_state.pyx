@@ -306,7 +306,8 @@ cdef class AckState:
             if e.pending:
                 self.settle(e)
             self.window.count -= 1
-        # These sequences are used again: a stale item in the queue would be taken for that of the new message.
+        # The stream lost these messages in a crash, and new ones get their sequences: a stale item in the queue would
+        # be taken for that of the new message.
         for _ in range(self.queue.count):
             queued = queue_front(&self.queue)
             ring_drop_front(&self.queue)

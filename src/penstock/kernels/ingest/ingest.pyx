@@ -366,9 +366,9 @@ cpdef size_t apply_plain(
     """Stores publishes from `batch.position` on; returns how many it processed, including duplicates.
 
     Stops at the end of the batch or before the first publish that is left to Python.
-    `ts` (ns) is the time of every message of the run, `now` the end of the dedupe window. `batches` track the
-    messages of fast batches; without them those are left to Python. `staged` receives the messages of open
-    atomic batches, except the last of each.
+    `ts` (ns) is the time of every message of the run; `now` (ns) decides which message ids are still in the dedupe
+    window. `batches` track the messages of fast batches; without them those are left to Python. `staged` receives
+    the messages of open atomic batches, except the last of each.
     """
     cdef const char* data = batch.buf.data
     cdef size_t end = batch.buf.size

@@ -13,7 +13,7 @@ settled() scans nothing. unneeded() scans; it runs when a consumer is deleted or
 jetstream/reviews.py), and after a restart, because the ack may have been written and the removal not.
 
 Both decide, and remove nothing: what they return is a command of the stream, SettledRuns, which every replica
-applies. Only the stream's owner decides, because its consumers are ahead of the commands by what the tick did.
+applies. Only the server that leads decides: its consumers have applied acks of this tick which are not commands yet.
 
 Invariant: removal is idempotent and may be deferred, so the ack may be written before or after the removal,
 with a crash in between.

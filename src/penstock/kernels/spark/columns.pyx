@@ -404,11 +404,11 @@ cdef class ColumnBuilder:
             if len(message) != 5:
                 raise ValueError(f"a message has 5 parts, not {len(message)}")
             subject, reply, header, payload = message[1], message[2], message[3], message[4]
+            if ordered and self.next_seq >= self.end_seq:
+                return EVENT_END, at  # first: what comes behind the end may be anything
             if reply is None or not parse_ack_subject(reply, len(reply), &p):
                 return EVENT_ERROR, at
             if ordered:
-                if self.next_seq >= self.end_seq:
-                    return EVENT_END, at
                 if p.consumer_seq != self.consumer_seq + 1 or p.seq < self.next_seq:
                     return EVENT_GAP, at
                 self.consumer_seq = p.consumer_seq

@@ -4,8 +4,8 @@
 Invariants: nothing references a message after process() returned; while process() runs, the read buffer can't
 move, so that a service called from there may use other connections freely.
 
-A publish is treated as the official server (2.15) does, in this order: count it, map its subject, refuse
-subjects and replies that are reserved, ask publish_check, write +OK (verbose), route, answer 503 without receivers.
+A publish is treated as the official server (2.15) does, in this order: count it, map its subject, refuse a
+reserved subject, ask publish_check, refuse a reserved reply, write +OK (verbose), route, answer 503 without receivers.
 
 The check for a trace request runs for every message with headers, so it only searches for header names. Python
 interprets the values and decides whether to trace (server/monitoring/message_trace.py).
@@ -95,7 +95,8 @@ def asks(bytes header not None, bint parent):
 
 # --- the connection
 
-# publish_run() for a caller that checks the result itself: entering a `try` costs a tenth of a publish.
+# The type through which publish_run() is called where its result -1 is checked by hand: as `except -1` function, each
+# call would enter a `try`, which costs a tenth of a publish.
 ctypedef int (*PublishRun)(Ingress, const PublishFrame*, Lookup*, int, int*) noexcept
 
 
@@ -159,7 +160,10 @@ cdef class Ingress:
         self.trace_parent = trace_parent
 
     def restrict(self, publish_check):
-        """Asks publish_check about every subject from now on, cached or not; None = all allowed."""
+        """Asks publish_check from now on, and forgets what an earlier one permitted; None = all is allowed.
+
+        publish_check(subject) returns True (asked no more about this subject), another true value or False.
+        """
         self.publish_check = publish_check
         self.allowed.clear()
 
@@ -304,7 +308,7 @@ cdef class Ingress:
         if taken > LIGHT_READ_NS or self.spent or full or self.filled or n > LIGHT_BYTES:
             self.heavy_until = budget.began + HEAVY_PERIOD_NS
             budget.busy_until = budget.began + CROWD_PERIOD_NS
-        # The kernel's copy of a read makes others wait too, and takes longer than a part when it fills the buffer.
+        # The copy that a read makes holds others up too, and takes longer than a part when it fills the buffer.
         if not crowded or budget.began >= self.heavy_until:
             self.parser.view_max = 0
         else:
@@ -493,7 +497,8 @@ cdef class Ingress:
         return taken
 
     cdef bint is_allowed(self, const Message* m) except -1:
-        """Refuses reserved subjects and replies, then calls publish_check; a refusal has sent its -ERR."""
+        """Whether its subject and reply are permitted: reserved ones are refused, publish_check is asked of a subject
+        that it has not permitted yet. A refusal has sent its -ERR."""
         cdef bytes subject
         if is_reserved_subject(m.subject, m.subject_len):
             subject = PyBytes_FromStringAndSize(m.subject, <Py_ssize_t>m.subject_len)

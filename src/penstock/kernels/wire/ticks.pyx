@@ -19,7 +19,7 @@ do: with
 50 ms, clients that subscribe and then flood lost a tenth of their fan-out for the requests they began with. Who
 asks less often than every 10 ms waits for one long part at most.
 
-The budget covers the read as well. The kernel copies 128 KiB in 50 microseconds, twice a short part, so in a
+The budget covers the read as well. A read of 128 KiB takes 50 microseconds, twice a short part, so in a
 crowd a connection with much to do is given room for CROWDED_READ_BYTES, and for CROWDED_SMALL_READ_BYTES when its
 messages are small. Measured beside a flood of 128-byte publishes: with 32 KiB the bystander's median round trip
 fell from 0.36 to 0.24 ms and the flood's rate by a seventh; with 16 KiB to 0.21 ms, and the rate by another 5 %.
@@ -31,7 +31,7 @@ small messages (15 to 20 % more CPU a message, and no certain gain).
 Invariants: each queued connection is served, even if others raise; none is served twice in one iteration.
 
 Rejected: a thread for each connection, or for some of them (the state of the server has one writer, and the
-interpreter one lock); counting frames (see above); asking the kernel before each part whether another socket
+interpreter one lock); counting frames (see above); asking the system before each part whether another socket
 is ready (the event loop gives no access to its descriptor, and asking costs more than an iteration); a budget for
 each connection (eight floods make an iteration eight times as long).
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
 
-from penstock.errors import MisuseError, PenstockError, ServerError
+from penstock.errors import JetStreamApiError, MisuseError, PenstockError, ServerError
+from penstock.protocol.error_codes import CLUSTER_NO_PEERS
 from penstock.testing.clusters.fault_proxies import HOST, FaultProxies
 from penstock.testing.clusters.server_process import PENSTOCK, ServerProcess
 
@@ -37,6 +38,8 @@ START_TIMEOUT_S = 30.0
 READY_TIMEOUT_S = 60.0
 POLL_S = 0.02
 SERVERS_MAX = 9
+REPLICAS_MAX = 5
+PROBE_STREAM = "penstock-wait-ready"
 
 
 class ProcessCluster:
@@ -64,6 +67,7 @@ class ProcessCluster:
         if len(set(names)) != size:
             raise MisuseError(f"{size} servers need as many different names, not {', '.join(names)}")
         self._name = name
+        self._command = tuple(command)
         self._jetstream = jetstream
         self._config = config
         self._is_temporary = directory is None
@@ -296,7 +300,7 @@ cluster {{
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Waits until all running servers have routes to each other and, with JetStream, agree on a meta
-        leader and say that they are healthy. Paused servers do not count.
+        leader, say that they are healthy and can hold replicas. Paused servers do not count.
 
         Raises:
             ServerError: they are not ready in time; it says what was missing.
@@ -333,6 +337,8 @@ cluster {{
                 if health.get("status") != "ok":
                     return f"{one.name} is not healthy: {health}"
                 await self._ask_api(one)
+            if any(named) and self._command != PENSTOCK:
+                await self._place_replicas(running)
         except (PenstockError, OSError) as error:
             return str(error)
         return ""
@@ -344,6 +350,29 @@ cluster {{
         client = await connect(server.url, reconnect=False, connect_timeout=1.0, request_timeout=1.0)
         try:
             await client.jetstream().account_info()
+        finally:
+            await client.close()
+
+    async def _place_replicas(self, running: Sequence[ServerProcess]) -> None:
+        """Raises PenstockError or OSError while the meta leader does not know all of these servers.
+
+        The meta leader of official servers places replicas only on servers whose first statistics it has got.
+        No page and no answer shows whether it has, so this makes a stream and deletes it. The configuration
+        may refuse a stream on all servers for good, by tags or limits: then no server may be called offline.
+        """
+        from penstock.client import connect
+
+        client = await connect(running[0].url, reconnect=False, connect_timeout=1.0, request_timeout=5.0)
+        try:
+            js = client.jetstream()
+            replicas = min(len(running), REPLICAS_MAX)
+            await js.create_stream(
+                PROBE_STREAM, subjects=[PROBE_STREAM], num_replicas=replicas, storage="memory"
+            )
+            await js.delete_stream(PROBE_STREAM)
+        except JetStreamApiError as error:
+            if error.err_code != CLUSTER_NO_PEERS.err_code or "offline" in error.description:
+                raise
         finally:
             await client.close()
 

@@ -311,7 +311,7 @@ class ConsumerRecord:
             self.settled = set(self.confirmed) if always else set()
             self.confirmed &= self.settled
             self.termed.clear()
-            self.floor = self.written_floor = 0
+            self.floor = self.written_floor = self.durable_floor = 0
         else:
             self.floor = self.written_floor = self.durable_floor  # what was not written is lost
             require(

@@ -324,6 +324,11 @@ class Copies(Feature):
 
     # --- crashes
 
+    def came_back(self) -> None:
+        """The stream is back after a deletion that failed, and nothing is known of it any more: what it
+        copied, and was asked to remove, is not missing."""
+        self._note_stood()
+
     def crashed(self) -> None:
         self._note_purges()
         self._note_stood()

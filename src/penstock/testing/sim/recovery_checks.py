@@ -52,6 +52,8 @@ def check_recovery(sim: Simulator, in_flight: set[tuple[str, str]], *, power: bo
             known.damaged, known.is_promised = sim.damaged, False
             known.rolling = stream.durability.is_rolling_up
             known.adopt(stream, sim.opened[name])
+            if known.copies is not None:
+                known.copies.came_back()
         elif sim.damaged:
             known.damaged = True
             known.rolling = stream.durability.is_rolling_up

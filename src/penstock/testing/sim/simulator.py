@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
@@ -346,9 +346,10 @@ class Simulator:
         self._finish_work(0.5)
         self._was_faulty = self.faulty()  # a commit may have failed meanwhile
         note_kept(self, is_over=False)
+        failed = self._failed_streams()
         with self.log_tap:
             engine.tick.apply(self.now)
-            self._note_applied()
+            self._note_applied(failed)
             self._phase("apply")
             engine.tick.write()
             self.look()
@@ -546,22 +547,25 @@ class Simulator:
 
     def _route(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Routes a client's message to the server, which may apply earlier ones to respond."""
-        failed = {one.name for one in self.engine.streams.values() if one.durability.failure is not None}
+        failed = self._failed_streams()
         with self.log_tap:
             publish(self.index, subject, reply, header, payload)
-        # Earlier publishes are applied before the change of this message is written: where only that write
-        # failed, they were not rejected.
-        self._note_applied(
-            one.name
-            for one in self.engine.streams.values()
-            if one.durability.failure is not None and one.name not in failed
-        )
+        self._note_applied(failed)
 
-    def _note_applied(self, just_failed: Iterable[str] = ()) -> None:
-        accepting = set(just_failed)
+    def _failed_streams(self) -> set[str]:
+        """Those that reject publishes because a write failed."""
+        return {one.name for one in self.engine.streams.values() if one.durability.failure is not None}
+
+    def _note_applied(self, failed: set[str]) -> None:
+        """What has arrived is applied. failed: the streams that had failed before.
+
+        Publishes are applied before the change of a request that follows them is written: where only that
+        write failed, they were not rejected.
+        """
+        now_failed = self._failed_streams() - failed
         for name, stream in self.engine.streams.items():
             if name in self.streams and not stream.sink.batch.size:
-                refusing = stream.refuse_all is not None and name not in accepting
+                refusing = stream.refuse_all is not None and name not in now_failed
                 self.batches.applied(self.streams[name], self.now, refusing=refusing)
 
     def read(self, subject: bytes, body: bytes) -> set[int] | None:
