@@ -97,9 +97,10 @@ format: setup  ## format the code
 unit: setup  ## tests/unit and tests/kernels in under a minute: no sockets, no JVM, a quarter of the random examples
 	@directory=$$(mktemp -d $(MEMORY)/penstock-unit.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
 		TMPDIR=$$directory HYPOTHESIS_PROFILE=fast PENSTOCK_FAULTS_S=1 PYTHONDONTWRITEBYTECODE= \
-		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(ARGS)
+		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -p no:rerunfailures $(TESTS) $(ARGS)
 
 test: setup $(STAMPS)/demo $(STAMPS)/deploy  ## the tests, those of the demo included
+	@$(BIN)/python -m tools.go_programs
 	@directory=$$(mktemp -d $(MEMORY)/penstock-test.XXXXXX); trap 'rm -rf "$$directory"' EXIT; \
 		TMPDIR=$$directory PYTHONDONTWRITEBYTECODE= \
 		$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(ARGS)

@@ -120,8 +120,9 @@ async def buffered(url: str, *, client: str, messages: int) -> float:
 
 async def buffer_ours(url: str, messages: int) -> float:
     async with penstock.client.connect(url) as client:
-        limits = {"max_pending_messages": messages, "max_pending_bytes": 2**40}
-        subscription = await client.subscribe("bench.flood", **limits)
+        subscription = await client.subscribe(
+            "bench.flood", max_pending_messages=messages, max_pending_bytes=2**40
+        )
         await client.flush()
         return await growth(url, messages, client.flush, lambda: subscription.pending_messages)
 
@@ -280,50 +281,50 @@ async def fetch_theirs(url: str, *, messages: int) -> float:
 
 def scenarios(share: int, clients: ClientServer) -> list[Scenario]:
     """The rows; share: divisor of the work."""
-    messages = {"messages": MESSAGES // share}
-    requests = {"requests": REQUESTS // share}
-    stored = {"messages": STORED // share}
+    messages = MESSAGES // share
+    requests = REQUESTS // share
+    stored = STORED // share
     pairs: list[tuple[str, str, Measure, Measure, float]] = [
         (
             "publish, 128 B",
             "msg/s",
-            functools.partial(publish_ours, **messages),
-            functools.partial(publish_theirs, **messages),
+            functools.partial(publish_ours, messages=messages),
+            functools.partial(publish_theirs, messages=messages),
             4.0,
         ),
         (
             "subscribe by callback, 128 B",
             "msg/s",
-            functools.partial(subscribe_ours, **messages),
-            functools.partial(subscribe_theirs, **messages),
+            functools.partial(subscribe_ours, messages=messages),
+            functools.partial(subscribe_theirs, messages=messages),
             4.0,
         ),
         (
             "request/reply, 1 in flight, 128 B",
             "requests/s",
-            functools.partial(request_ours, **requests),
-            functools.partial(request_theirs, **requests),
+            functools.partial(request_ours, requests=requests),
+            functools.partial(request_theirs, requests=requests),
             1.5,
         ),
         (
             "service request, 1 in flight, 128 B",
             "requests/s",
-            functools.partial(service_ours, **requests),
-            functools.partial(service_theirs, **requests),
+            functools.partial(service_ours, requests=requests),
+            functools.partial(service_theirs, requests=requests),
             1.5,
         ),
         (
             "acked publish, 4000 in flight, 128 B",
             "msg/s",
-            functools.partial(stored_ours, **stored),
-            functools.partial(stored_theirs, **stored),
+            functools.partial(stored_ours, messages=stored),
+            functools.partial(stored_theirs, messages=stored),
             5.0,
         ),
         (
             f"fetch {FETCH}, explicit acks",
             "msg/s",
-            functools.partial(fetch_ours, **stored),
-            functools.partial(fetch_theirs, **stored),
+            functools.partial(fetch_ours, messages=stored),
+            functools.partial(fetch_theirs, messages=stored),
             5.0,
         ),
     ]

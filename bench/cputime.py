@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from servers import ServerProcess
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -57,13 +55,12 @@ class Figures:
 
 
 @contextmanager
-def measured(server: ServerProcess, figures: Figures, rows: int) -> Iterator[None]:
-    """Record the time and CPU time to process `rows` rows."""
-    assert server.process is not None
-    before, started = cpu_times(server.process.pid), time.perf_counter()
+def measured(server_pid: int, figures: Figures, rows: int, left_out: Collection[int] = ()) -> Iterator[None]:
+    """Record the time and CPU time to process `rows` rows, without that of the processes `left_out`."""
+    before, started = cpu_times(server_pid, left_out), time.perf_counter()
     yield
     figures.rates.append(rows / (time.perf_counter() - started))
-    figures.cpu_us.append((cpu_times(server.process.pid) - before).us_each(rows))
+    figures.cpu_us.append((cpu_times(server_pid, left_out) - before).us_each(rows))
 
 
 def load_average() -> float:
@@ -71,10 +68,13 @@ def load_average() -> float:
     return round(os.getloadavg()[0], 1)
 
 
-def cpu_times(server_pid: int) -> CpuTimes:
-    """CPU time used by this process's descendants, without the benchmark itself."""
+def cpu_times(server_pid: int, left_out: Collection[int] = ()) -> CpuTimes:
+    """CPU time used by this process's descendants, without the benchmark itself and the processes
+    `left_out`."""
     found = {"server": 0.0, "java": 0.0, "python": 0.0}
     for pid in descendants(os.getpid()):
+        if pid in left_out:
+            continue
         try:
             fields = Path(f"/proc/{pid}/stat").read_text()
         except OSError:

@@ -25,6 +25,7 @@ CHUNK_MESSAGES = 250
 CHUNK_BYTES_MAX = 256 * 1024
 SILENCE_MAX_S = 30
 CREATE_AGAIN_S = (0.1, 0.5, 1.0)
+AFTER_DELETE_S = 0.5  # a server may free what a deleted stream held afterwards, beside what is measured next
 SPREAD_FRAMES = 100_000
 CONNECTED_AT_ONCE = 100
 CONNECT = (
@@ -86,7 +87,7 @@ class Wire:
                 continue
             size = int(data[at:line_end].split()[3])
             if len(data) >= line_end + 2 + size + 2:
-                answer = json.loads(data[line_end + 2 : line_end + 2 + size])
+                answer: dict[str, object] = json.loads(data[line_end + 2 : line_end + 2 + size])
                 break
         if "error" in answer:
             raise LoadError(f"{subject}: {answer['error']}")
@@ -110,6 +111,7 @@ def create_stream(port: int, name: str, subject: str, storage: str = "file", **m
     with wire(port) as control:
         with suppress(LoadError):
             control.request(f"$JS.API.STREAM.DELETE.{name}")
+            time.sleep(AFTER_DELETE_S)
         config = {
             "name": name,
             "subjects": [subject],

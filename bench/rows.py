@@ -16,6 +16,15 @@ def itself(server: ServerProcess) -> ServerProcess:
     return server
 
 
+def is_wanted(name: str, only: list[str], without: list[str]) -> bool:
+    """Whether a row's name contains a text of `only` (any name, if that is empty) and none of `without`, in
+    any case."""
+    name = name.lower()
+    return (not only or any(text.lower() in name for text in only)) and not any(
+        text.lower() in name for text in without
+    )
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One row: `measure(server)` returns the figure; `goal` is the required ratio, `most` the maximum of

@@ -8,6 +8,11 @@ better for penstock.
 of the server, each with the ratio of the CPU time that both needed for the same work. Other load changes that
 ratio less than the one of rates, and the median of each round's ratio ("of pairs") less than the ratio of
 medians.
+
+`--fresh` starts the server again for each measurement, and measures its second run of the scenario. Two
+processes of the same code can differ by a tenth for as long as they live, by where their memory lies: without
+`--fresh`, a row with many rounds still compares two such processes. Not for rows that prepare millions of
+messages once.
 """
 
 from __future__ import annotations
@@ -32,10 +37,11 @@ import load
 import replicas
 import streams
 import sync_clients
+from kafka_table import kafka_rows
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from rows import Row, Scenario
+from rows import Row, Scenario, is_wanted
 from servers import ROOT, ServerProcess, cpu_s, official_server, penstock_server, two_checkouts
 from spark import spark_rows
 
@@ -142,10 +148,11 @@ def core_scenarios(share: int) -> list[Scenario]:
             )
 
         def latency(server: ServerProcess, size: int = size) -> float:
-            return load.request_reply_median_us(server.port, requests=2_000 // share, size_bytes=size)
+            return load.request_reply_median_us(server.port, requests=5_000 // share, size_bytes=size)
 
         def throughput(server: ServerProcess, size: int = size) -> float:
-            return load.requests_per_s(server.port, requests=20_000 // share, in_flight=50, size_bytes=size)
+            requests = max(20_000, min(100_000, CORE_BYTES // size)) // share
+            return load.requests_per_s(server.port, requests=requests, in_flight=50, size_bytes=size)
 
         rows.append(
             Scenario(f"request/reply, 1 in flight, {label}", "us", latency, bigger_is_better=False, goal=1.0)
@@ -354,9 +361,18 @@ def process_scenarios() -> list[Scenario]:
 
 
 def measure(
-    rows: list[Row], servers: list[ServerProcess], rounds: int, console: Console, done: Callable[[], None]
+    rows: list[Row],
+    servers: list[ServerProcess],
+    rounds: int,
+    console: Console,
+    done: Callable[[], None],
+    *,
+    fresh: bool = False,
 ) -> None:
-    """Measures row by row. `done` is called after each one, so that what was measured outlives a failure."""
+    """Measures row by row. `done` is called after each one, so that what was measured outlives a failure.
+
+    fresh: each figure is of a new process, except where a row brings servers of its own.
+    """
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=len(rows) * rounds * len(servers))
         for count, row in enumerate(rows, 1):
@@ -367,12 +383,23 @@ def measure(
                     order = [one for one in order if one.is_penstock or not row.scenario.alone]
                     for server in map(row.scenario.instead, order):
                         progress.update(task, description=f"{row.scenario.name}: {server.name}")
+                        if fresh and server in servers:
+                            renew(row.scenario, server)
                         measure_once(row, server)
-            except load.LoadError as error:  # of this row: the others still tell something
+            except (load.LoadError, OSError) as error:  # of this row: the others still tell something
                 row.failure = f"{server.name}: {error}"
                 console.print(f"{row.scenario.name}: ended early, {row.failure}")
             progress.update(task, completed=count * rounds * len(servers))
             done()
+
+
+def renew(scenario: Scenario, server: ServerProcess) -> None:
+    """Restarts the server, and runs the scenario once: the first run also pays for memory and imports.
+    Raises LoadError."""
+    server.stop()
+    server.start()
+    server.until_jetstream_answers("FILL", FILL_MESSAGES)
+    scenario.measure(server)
 
 
 def measure_once(row: Row, server: ServerProcess) -> None:
@@ -409,11 +436,6 @@ def table(rows: list[Row], rival_name: str) -> Table:
             row.aim(),
         )
     return out
-
-
-def is_wanted(scenario: Scenario, only: str, without: str) -> bool:
-    name = scenario.name.lower()
-    return only in name and not (without and without in name)
 
 
 def results(rows: list[Row]) -> dict[str, object]:
@@ -471,8 +493,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, help="5, or 3 with --quick")
     parser.add_argument("--quick", action="store_true", help="a fifth of the messages")
-    parser.add_argument("--only", default="", help="rows whose name contains this, in any case: 'spark'")
-    parser.add_argument("--without", default="", help="not the rows whose name contains this")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="rows whose name contains this, in any case: 'spark'; may be repeated",
+    )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="not the rows whose name contains this; may be repeated",
+    )
+    parser.add_argument("--fresh", action="store_true", help="each figure of a new process of the server")
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument(
         "--before", type=Path, help="a built checkout of penstock to compare with, instead of nats-server"
@@ -506,13 +541,11 @@ def main() -> None:
         # Last: they need the machine, and what ran before needs memory.
         replicated = replicas.scenarios(5 if options.quick else 1, clusters)
         wanted += against_before(replicated) if options.before is not None else replicated
-        only = options.only.lower()
-        without = options.without.lower()
-        rows = [Row(s) for s in wanted if is_wanted(s, only, without)]
+        rows = [Row(s) for s in wanted if is_wanted(s.name, options.only, options.without)]
         at_starts = process_scenarios()
         if options.before is not None:
             at_starts = against_before(at_starts)
-        process_rows = [Row(s) for s in at_starts if is_wanted(s, only, without)]
+        process_rows = [Row(s) for s in at_starts if is_wanted(s.name, options.only, options.without)]
 
         def write() -> None:
             write_results(options.json, results(rows + process_rows))
@@ -521,7 +554,7 @@ def main() -> None:
             for server in servers if rows or process_rows else ():
                 server.start()
                 load.fill_stream(server.port, messages=FILL_MESSAGES)
-            measure(rows, servers, rounds, console, write)
+            measure(rows, servers, rounds, console, write, fresh=options.fresh)
             if process_rows:
                 for server in servers:
                     load.fill_stream(server.port, messages=RECOVERY_MESSAGES, name="RECOVER")
@@ -559,7 +592,8 @@ def main() -> None:
         )
     result = results(rows)
     if not options.no_spark and options.before is None:
-        result |= spark_rows(options.only, console)
+        result |= spark_rows(options.only, options.without, console)
+        result |= kafka_rows(options.only, options.without, console, quick=options.quick)
     write_results(options.json, result)
     console.print(f"written: {options.json}")
 

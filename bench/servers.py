@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from load import LoadError, wire
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for tools
 
-from tools.go_programs import NATS_SERVER, GoProgramError, installed  # noqa: E402
+from tools.go_programs import NATS_SERVER, GoProgramError, found  # noqa: E402
 
 START_TIMEOUT_S = 60.0
 LOG_LINES = 20  # shown when a server does not start
@@ -25,12 +24,9 @@ BEFORE = "before"  # the name of a penstock server of another checkout
 
 
 def official_binary() -> Path | None:
-    """`nats-server` from PATH or the user's cache, else built there by `go`; None without either."""
-    found = shutil.which("nats-server")
-    if found:
-        return Path(found)
+    """`nats-server` as the tests find it, else built by `go`; None without either."""
     try:
-        return installed(NATS_SERVER)
+        return found(NATS_SERVER)
     except GoProgramError as error:
         print(f"no official server: {error}", file=sys.stderr)
         return None
@@ -80,6 +76,12 @@ class ServerProcess:
     def is_penstock(self) -> bool:
         """Whether it is a penstock server, of this checkout or of another."""
         return self.name in ("penstock", BEFORE)
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self.process is not None
+        return self.process.pid
 
     def start(self) -> float:
         self.port = self.port or free_port()

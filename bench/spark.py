@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rows import is_wanted
 from servers import ROOT
 
 READ = ("spark_read.py", "--partitions", "1,2,4")
@@ -116,13 +117,13 @@ def ran(script: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def spark_rows(only: str, console: Console) -> dict[str, object]:
-    """Measures the rows whose name contains `only` (in any case), prints them as a table, and returns them
-    for the JSON."""
-    rows = [row for row in ROWS if only.lower() in row.name.lower()]
+def spark_rows(only: list[str], without: list[str], console: Console) -> dict[str, object]:
+    """Measures the rows that `is_wanted` (rows.py) chooses, prints them as a table, and returns them for the
+    JSON."""
+    rows = [row for row in ROWS if is_wanted(row.name, only, without)]
     if not rows:
         return {}
-    results = {script: ran(script) for script in dict.fromkeys(row.script for row in rows)}
+    measured = {script: ran(script) for script in dict.fromkeys(row.script for row in rows)}
     table = Table(title="penstock and Spark: medians")
     table.add_column("scenario")
     table.add_column("unit")
@@ -130,16 +131,16 @@ def spark_rows(only: str, console: Console) -> dict[str, object]:
         table.add_column(name, justify="right")
     results: dict[str, object] = {}
     for row in rows:
-        found = results[row.script]
+        found = measured[row.script]
         figures, cpu = row.figures(found), row.cpu(found) if row.cpu is not None else {}
         median = statistics.median(figures)
         colour = "red" if row.missed(median) else "green" if row.aim() else "default"
         table.add_row(
             row.name,
             row.unit,
-            f"[{colour}]{_figure(median)}[/]",
+            f"[{colour}]{figure(median)}[/]",
             row.aim(),
-            f"{_figure(min(figures))} - {_figure(max(figures))}",
+            f"{figure(min(figures))} - {figure(max(figures))}",
             " + ".join(f"{used:.1f}" for used in cpu.values()),
             str(found["load"]),
         )
@@ -155,5 +156,6 @@ def spark_rows(only: str, console: Console) -> dict[str, object]:
     return results
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
+    """As shown in a table."""
     return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"

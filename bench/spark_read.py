@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -40,7 +40,14 @@ SIZE_BYTES = 128
 WARM_UP_READS = 2
 
 
-def session(cores: int) -> SparkSession:
+def session(cores: int, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session in which penstock's source is registered, with more settings of Spark."""
+    spark = bare_session(cores, settings)
+    register(spark)
+    return spark
+
+
+def bare_session(cores: int, settings: Mapping[str, str] | None = None) -> SparkSession:
     ensure_java()
     ensure_compiled_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -50,14 +57,15 @@ def session(cores: int) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     from pyspark.sql import SparkSession
 
-    spark: SparkSession = (
+    builder = (
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
-        .getOrCreate()
     )
-    register(spark)
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
     return spark
 
 
@@ -130,7 +138,7 @@ def main() -> None:
             read(spark, server.port, options.messages, partitions[0])
         for _ in range(options.reads):
             for count in partitions:
-                with measured(server, figures[count], options.messages):
+                with measured(server.pid, figures[count], options.messages):
                     read(spark, server.port, options.messages, count)
             plain.append(read_by_nats_py(spark, server.port, options.messages // 20, partitions[0]))
         spark.stop()

@@ -85,7 +85,7 @@ def main() -> None:
             for way in ways:
                 make_stream(server)
                 found = figures[way] if turn >= WARM_UP_WRITES else Figures()
-                with measured(server, found, options.messages):
+                with measured(server.pid, found, options.messages):
                     write(spark, server, way[0], options.messages, way[1])
                 check_stored(server, options.messages)
         spark.stop()

@@ -235,6 +235,15 @@ def direct_gets_per_s(server: ServerProcess, *, gets: int, in_flight: int = WIND
     return _direct(server.port, ask, gets, in_flight)
 
 
+def direct_gets_after_restart_per_s(server: ServerProcess, *, gets: int) -> float:
+    """The same on a server that was just started, from more blocks than penstock keeps loaded."""
+    _fill_direct(server.port)
+    server.stop()
+    server.start()
+    server.until_jetstream_answers("DIRECT", DIRECT_MESSAGES)
+    return direct_gets_per_s(server, gets=gets)
+
+
 def direct_lasts_per_s(server: ServerProcess, *, gets: int, in_flight: int = WINDOW) -> float:
     """Single direct gets of a subject's last message (the reads of a key-value store); responses per
     second."""
@@ -290,7 +299,7 @@ def _fill_once(
 def _fill(
     port: int, name: str, subjects: list[bytes], messages: int, size_bytes: int, **config: object
 ) -> None:
-    create_stream(port, name, f"{name.lower()}.>", **config)
+    create_stream(port, name, f"{name.lower()}.>", "file", **config)
     body = b"x" * size_bytes
     step = max(CHUNK_MESSAGES, len(subjects))
     chunk = b"".join(
@@ -377,6 +386,13 @@ def _stored(share: int, rivals: Rivals) -> list[Scenario]:
             "gets/s",
             lambda s: direct_gets_per_s(s, gets=DIRECT_GETS // share),
             goal=DIRECT_GOAL,
+        ),
+        Scenario(
+            "direct get, single, by sequence, after a restart",
+            "gets/s",
+            lambda s: direct_gets_after_restart_per_s(s, gets=DIRECT_GETS // share),
+            goal=1.0,
+            instead=partial(rivals.fresh, "direct"),
         ),
         Scenario(
             "direct get, single, last of a subject",

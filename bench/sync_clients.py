@@ -187,59 +187,59 @@ def beside_async(clients: ClientServer, server: ServerProcess) -> ServerProcess:
 
 def scenarios(share: int, clients: ClientServer) -> list[Scenario]:
     """The rows; share: divisor of the work."""
-    messages = {"messages": MESSAGES // share}
-    stored = {"messages": STORED // share}
-    gets = {"gets": GETS // share}
-    puts = {"puts": PUTS // share}
+    messages = MESSAGES // share
+    stored = STORED // share
+    gets = GETS // share
+    puts = PUTS // share
     mebibytes = OBJECT_BYTES // share // MEBIBYTE
-    size = {"size": mebibytes * MEBIBYTE}
+    size = mebibytes * MEBIBYTE
     calls: list[tuple[str, str, Measure, Measure, Measure, float]] = [
         (
             "publish, 128 B",
             "msg/s",
-            functools.partial(publish_sync, **messages),
-            functools.partial(publish_ours, **messages),
-            functools.partial(publish_theirs, **messages),
+            functools.partial(publish_sync, messages=messages),
+            functools.partial(publish_ours, messages=messages),
+            functools.partial(publish_theirs, messages=messages),
             2.8,
         ),
         (
             f"fetch {FETCH}, explicit acks",
             "msg/s",
-            functools.partial(fetch_sync, **stored),
-            functools.partial(fetch_ours, **stored),
-            functools.partial(fetch_theirs, **stored),
+            functools.partial(fetch_sync, messages=stored),
+            functools.partial(fetch_ours, messages=stored),
+            functools.partial(fetch_theirs, messages=stored),
             3.5,
         ),
         (
             "key-value get, 1 in flight",
             "gets/s",
-            functools.partial(get_sync, **gets),
-            functools.partial(get_async, **gets),
-            functools.partial(get_theirs, **gets),
+            functools.partial(get_sync, gets=gets),
+            functools.partial(get_async, gets=gets),
+            functools.partial(get_theirs, gets=gets),
             1.0,
         ),
         (
             "key-value put, 1 in flight",
             "puts/s",
-            functools.partial(put_sync, **puts),
-            functools.partial(put_ours, **puts),
-            functools.partial(put_theirs, **puts),
+            functools.partial(put_sync, puts=puts),
+            functools.partial(put_ours, puts=puts),
+            functools.partial(put_theirs, puts=puts),
             1.0,
         ),
         (
             f"object put, {mebibytes} MiB",
             "MB/s",
-            functools.partial(object_put_sync, **size),
-            functools.partial(object_put_ours, **size),
-            functools.partial(object_put_theirs, **size),
+            functools.partial(object_put_sync, size=size),
+            functools.partial(object_put_ours, size=size),
+            functools.partial(object_put_theirs, size=size),
             2.1,
         ),
         (
             f"object get, {mebibytes} MiB",
             "MB/s",
-            functools.partial(object_get_sync, **size),
-            functools.partial(object_get_ours, **size),
-            functools.partial(object_get_theirs, **size),
+            functools.partial(object_get_sync, size=size),
+            functools.partial(object_get_ours, size=size),
+            functools.partial(object_get_theirs, size=size),
             2.1,
         ),
     ]
