@@ -9,7 +9,7 @@ from threading import Barrier, BrokenBarrierError
 
 import pytest
 from tools import go_programs
-from tools.go_programs import GoProgram, GoProgramError, installed
+from tools.go_programs import GoProgram, GoProgramError, found, installed
 
 PROGRAM = GoProgram("thing", "example.org/thing", "v1.0.0")
 
@@ -48,3 +48,24 @@ def test_without_go_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GoProgramError, match="no `thing` and no `go` to build it: put one of them on PATH"):
         installed(PROGRAM)
+
+
+def test_a_program_that_is_there_is_not_built(
+    builds: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders = named, on_path, by_go = tmp_path / "named", tmp_path / "path", tmp_path / "go" / "bin"
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "thing").touch(0o755)
+    monkeypatch.setenv("PENSTOCK_THING", str(named / "thing"))
+    monkeypatch.setenv("PATH", str(on_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = PROGRAM._replace(variable="PENSTOCK_THING")
+    assert found(program) == named / "thing"
+    monkeypatch.delenv("PENSTOCK_THING")
+    assert found(program) == on_path / "thing"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert found(program) == by_go / "thing"
+    assert builds == []
+    (by_go / "thing").unlink()
+    assert found(program) == builds[0] / "thing"

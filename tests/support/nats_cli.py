@@ -7,12 +7,10 @@ left out; a raw connection that does what the command does shows the same on bot
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 
 import pytest
-from tools.go_programs import NATS_CLI, GoProgramError, installed
+from tools.go_programs import NATS_CLI, GoProgramError, found
 
 VERSION = NATS_CLI.version
 RUN_TIMEOUT_S = 60
@@ -20,11 +18,8 @@ RUN_TIMEOUT_S = 60
 
 def nats_cli() -> str:
     """Path of the binary. Skips the test where there is none and none can be built."""
-    found = os.environ.get("PENSTOCK_NATS_CLI") or shutil.which("nats")
-    if found:
-        return found
     try:
-        return str(installed(NATS_CLI))
+        return str(found(NATS_CLI))
     except GoProgramError as error:
         pytest.skip(str(error))
 

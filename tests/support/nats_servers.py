@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -19,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tools.go_programs import NATS_SERVER, GoProgramError, installed
+from tools.go_programs import NATS_SERVER, GoProgramError, found
 
 from penstock.testing.clusters.reserved_ports import free_port
 
@@ -31,14 +29,8 @@ START_TIMEOUT_S = 20.0
 def find_official_server() -> str | None:
     """Path of the official binary: $PENSTOCK_NATS_SERVER, on PATH, where Go installs it, or built into the
     user's cache by `go`. None where there is neither a binary nor `go`."""
-    named = os.environ.get("PENSTOCK_NATS_SERVER") or shutil.which(NATS_SERVER.name)
-    if named:
-        return named
-    by_go = Path.home() / "go" / "bin" / NATS_SERVER.name
-    if by_go.exists():
-        return str(by_go)
     try:
-        return str(installed(NATS_SERVER))
+        return str(found(NATS_SERVER))
     except GoProgramError as error:
         warnings.warn(f"tests against the official server are skipped: {error}", stacklevel=1)
         return None

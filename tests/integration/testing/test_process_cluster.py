@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import MisuseError, ServerError
+from penstock.errors import MisuseError, NoStreamError, ServerError
 from penstock.testing import ProcessCluster, SyncProcessCluster, cluster, sync_cluster
 from tests.support.nats_servers import official_binary, until
 
@@ -202,7 +202,13 @@ async def test_the_official_server_runs_in_it(tmp_path: Path) -> None:
         js = (await made.connect()).jetstream()
         await js.create_stream("ORDERS", subjects=["orders.>"], num_replicas=3)
         leader = await made.leader_of("ORDERS")
-        await js.publish("orders.1", b"one")
+
+        async def takes_messages() -> bool:
+            with suppress(NoStreamError):  # other servers may learn the stream's subjects half a second later
+                return bool(await js.publish("orders.1", b"one"))
+            return False
+
+        await until(takes_messages)
         await made.kill(leader)
 
         async def has_moved() -> bool:
