@@ -348,13 +348,14 @@ class Operators:
         signing_keys = dict(claims.nats.scopes)
         if claims.issuer not in self._strict:
             signing_keys[name] = None
+        now_ns = self._context.clock()
         return KnownAccount(
             claims=claims,
             token=token,
-            options=self._options(claims),
+            options=self._options(claims, now_ns // NS),
             default_permissions=permissions_of(claims.nats.default_permissions),
             signing_keys=signing_keys,
-            updated_ns=self._context.clock(),
+            updated_ns=now_ns,
         )
 
     def _stub(self, name: str) -> KnownAccount:
@@ -378,13 +379,13 @@ class Operators:
         self._accounts.limits_changed(known.name, known.options.jetstream)
         if known.claims.expires:
             known.expire_in(known.claims.expires - self._context.clock() / NS, self._expire)
-        self._watch_activations(known)
+        self._watch_activations(known, known.updated_ns // NS)
 
-    def _options(self, claims: AccountClaims) -> AccountOptions:
+    def _options(self, claims: AccountClaims, now_s: int) -> AccountOptions:
         """The options for these claims at this time. Raises ConfigError."""
-        return account_options(claims, lambda one: self._is_activated(claims, one))
+        return account_options(claims, lambda one: self._is_activated(claims, one, now_s))
 
-    def _is_activated(self, importer: AccountClaims, one: ImportClaim) -> bool:
+    def _is_activated(self, importer: AccountClaims, one: ImportClaim, now_s: int) -> bool:
         if not one.token:
             return False
         known = self.known.get(one.account)
@@ -395,19 +396,24 @@ class Operators:
                 exporter = self.verified(token) if token is not None else None
             except (MisuseError, Untrusted):
                 return False
-        return exporter is not None and activations.holds(
-            importer, one, exporter, self._context.clock() // NS
-        )
+        return exporter is not None and activations.holds(importer, one, exporter, now_s)
 
     def _renew_activations(self, known: KnownAccount) -> None:
         """Applies activations that have begun or ended to the account's imports."""
-        known.renew(self._options(known.claims))
-        self._watch_activations(known)
+        now_s = self._context.clock() // NS
+        known.renew(self._options(known.claims, now_s))
+        self._watch_activations(known, now_s)
 
-    def _watch_activations(self, known: KnownAccount) -> None:
-        now_ns = self._context.clock()
-        at_s = activations.next_change(known.claims, now_ns // NS)
-        known.recheck_in(at_s - now_ns / NS if at_s else None, self._on_activation_time)
+    def _watch_activations(self, known: KnownAccount, checked_s: int) -> None:
+        """Sets the timer for the first change after `checked_s`, the time at which all activations were
+        checked.
+
+        It must be the time of the check: a timer can be early by its resolution, and an activation that
+        ends between the check and a later reading of the clock would never be checked again.
+        """
+        at_s = activations.next_change(known.claims, checked_s)
+        delay_s = at_s - self._context.clock() / NS if at_s else None
+        known.recheck_in(delay_s, self._on_activation_time)
 
     def _on_activation_time(self, known: KnownAccount) -> None:
         self._renew_activations(known)
