@@ -13,7 +13,7 @@ pytestmark = pytest.mark.feature("embedding.server")
 
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 EXAMPLES = re.findall(r"## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```", README, re.S)
-SCRIPTS = [pytest.param(code, id=title) for title, code in EXAMPLES if "asyncio.run(" in code]
+SCRIPTS = [pytest.param(code, id=title) for title, code in EXAMPLES if "asyncio.run(" in code or "penstock.sync" in code]
 TESTS = [pytest.param(code, id=title) for title, code in EXAMPLES if "async def test_" in code]
 
 
@@ -26,7 +26,7 @@ def run(*arguments: str) -> str:
 
 
 def test_the_readme_has_examples() -> None:
-    assert len(SCRIPTS) == 3
+    assert len(SCRIPTS) == 5
     assert len(TESTS) == 1
 
 
