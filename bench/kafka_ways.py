@@ -14,7 +14,7 @@ record, and both sources give the same five columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PENSTOCK, KAFKA, TUNED, FURTHER = WAYS = ("penstock", "kafka", "kafka tuned", "kafka tuned further")
 FILL_ROWS = 1000  # sent before their acks are read
+COLLECTED_ROWS = 16_000  # a JVM with 1 GiB cannot collect 100,000 of 1 KiB
 FILLER = '{"field": "value", "other": 17}'
 TUNED_READ = {
     "kafka.fetch.min.bytes": str(1 << 20),
@@ -130,19 +131,19 @@ def to_penstock(at: Addresses, frame: DataFrame, stream: str, options: Mapping[s
     )
 
 
-def publish_all(port: int, stream: str, frame: DataFrame) -> int:
+def publish_all(port: int, stream: str, frame: DataFrame, rows: int) -> int:
     """Publishes the rows to a new stream, without headers as a Kafka producer does. The sink would add some.
     Returns the number of acks."""
     create_stream(port, stream, f"{stream}.>")
     acked = 0
     with wire(port) as publisher:
         publisher.sock.sendall(b"SUB _INBOX.fill 1\r\n")
-        for batch in frame.select("subject", "data").toArrow().to_batches(FILL_ROWS):
-            rows = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+        for batch in _batches(frame, rows):
+            pairs = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
             publisher.sock.sendall(
                 b"".join(
                     b"PUB %b _INBOX.fill %d\r\n%b\r\n" % (name.encode(), len(data), data)
-                    for name, data in rows
+                    for name, data in pairs
                 )
             )
             acked += batch.num_rows
@@ -150,6 +151,14 @@ def publish_all(port: int, stream: str, frame: DataFrame) -> int:
             while got < batch.num_rows:
                 got += publisher.count(b'"seq":')
     return acked
+
+
+def _batches(frame: DataFrame, rows: int) -> Iterator[Any]:
+    """The subjects and payloads, FILL_ROWS at a time. Spark collects a share of them at a time: all of them
+    do not fit in its driver."""
+    for begin in range(0, rows, COLLECTED_ROWS):
+        share = frame.where(f"id >= {begin} AND id < {begin + COLLECTED_ROWS}")
+        yield from share.select("subject", "data").toArrow().to_batches(FILL_ROWS)
 
 
 def fill(
@@ -164,7 +173,7 @@ def fill(
     """The same rows in a new stream and in new topics of both producers, each with so many partitions.
     `filled` is called after each. Raises LoadError if one has another number of rows."""
     frame = payloads(spark, stream, rows, size_bytes, 1)
-    stored = {stream: publish_all(at.penstock_port, stream, frame)}
+    stored = {stream: publish_all(at.penstock_port, stream, frame, rows)}
     filled()
     with new_topics(spark, at.kafka) as topics:
         for count in counts:
