@@ -19,7 +19,7 @@ from tests.support.replicated_clusters import ClusterTalk, command_of, publish_s
 
 pytestmark = pytest.mark.feature("stream.placement")
 
-TAGS = {"a": ["az:1"], "b": ["az:1"], "c": ["az:2"], "d": ["az:3", "!jetstream"]}
+TAGS = {"a": ["az:1", "Rack:One"], "b": ["az:1"], "c": ["az:2"], "d": ["az:3", "!jetstream"]}
 NONE = "no suitable peers for placement"
 
 
@@ -71,11 +71,15 @@ async def test_replicas_go_to_servers_with_different_tags(zones: SyncProcessClus
         assert await create("THREE", 3) == (10005, wanted, set())
         code, _, members = await create("OTHER", 1, placement={"tags": ["!az:1"]})
         assert (code, members) == (0, {"c"})
+        code, _, members = await create("RACK", 1, placement={"tags": ["Rack:One"]})
+        assert (code, members) == (0, {"a"}), "as the configuration has it"
+        code, _, members = await create("UNRACKED", 1, placement={"tags": ["az:1", "! RACK:one "]})
+        assert (code, members) == (0, {"b"})
         wanted = f"{NONE}, exclude tag set, tags not matched ['az:3']"
         code, text, _ = await create("ZONE", 1, placement={"tags": ["az:3"]})
         assert (code, text) == (10005, wanted)
     finally:
-        for name in ("TWO", "SAME", "OTHER"):
+        for name in ("TWO", "SAME", "OTHER", "RACK", "UNRACKED"):
             with suppress(NatsError):
                 await talk.ask(f"STREAM.DELETE.{name}", timeout_s=5)
         await talk.close()

@@ -73,6 +73,8 @@ def test_the_next_cluster_is_tried_when_the_first_has_too_few_servers() -> None:
         (wish(1, tags=["x"]), [server("A", "y")], "tags not matched ['x']"),
         (wish(1, tags=["x", "w"]), [server("A", "x"), server("B", "w")], "tags not matched ['w', 'x']"),
         (wish(1, tags=["!y"]), [server("A", "y")], "tags excluded ['y']"),
+        (wish(1, tags=[" X "]), [server("A", "y")], "tags not matched [' X ']"),
+        (wish(1, tags=["! Y"]), [server("A", "y")], "tags excluded [' Y']"),
         (wish(1), [server("A", "!jetstream")], "exclude tag set"),
         (wish(1, max_bytes=1001), THREE, "insufficient storage"),
         (wish(3, unique_tag="az:"), [server(one, "az:1") for one in "ABC"], "server tag not unique"),
@@ -119,7 +121,18 @@ def test_replicated_streams_go_where_few_of_them_are() -> None:
 
 def test_a_tag_with_the_unique_prefix_turns_the_rule_off() -> None:
     offers = [server(one, "az:1") for one in "ABC"]
-    assert len(place(wish(3, unique_tag="az:", tags=["az:1"]), offers).peers) == 3
+    for tag in ("az:1", "AZ:1"):
+        assert len(place(wish(3, unique_tag="az:", tags=[tag]), offers).peers) == 3
+
+
+@pytest.mark.feature("cluster.tags")
+@pytest.mark.parametrize("wanted", ["id:abc", "id:AbC", " ID:ABC ", "!id:x", "!ID:X", "! id:x "])
+def test_case_and_outer_spaces_of_a_wanted_tag_do_not_count(wanted: str) -> None:
+    """Servers' own tags have none of either: nats.js asks for a tag as the configuration has it."""
+    offers = [server("A", "id:x"), server("B", "id:abc"), server("C", "id:x")]
+    assert place(wish(1, tags=[wanted]), offers).peers == ("B",)
+    if not wanted.startswith("!"):
+        assert step_down_target("", "", [wanted], "A", offers) == "B"
 
 
 @pytest.mark.feature("cluster.tags")

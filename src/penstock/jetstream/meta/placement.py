@@ -22,7 +22,7 @@ arguments alone, and not on the order of `offers`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -145,7 +145,7 @@ def _place_in(
     if missing <= 0:
         return keep[: wish.replicas]
     unique_tag = wish.unique_tag
-    if any(tag.removeprefix("!").startswith(unique_tag) for tag in wish.tags):
+    if any(plain_tag(tag.removeprefix("!")).startswith(unique_tag) for tag in wish.tags):
         unique_tag = ""  # the wish says itself which of these tags it wants
     taken = {tag for offer in known if offer.peer in keep and (tag := _tag_of(offer, unique_tag)) is not None}
     suitable: list[PeerOffer] = []
@@ -172,13 +172,23 @@ def _place_in(
     return keep + tuple(offer.peer for offer in suitable[:missing])
 
 
+def plain_tag(tag: str) -> str:
+    """A tag as servers have theirs: the official server compares without case and outer spaces, too."""
+    return tag.strip().lower()
+
+
+def suits_tag(tags: Container[str], wanted: str) -> bool:
+    """Whether a server with these tags has the wanted one; for one with "!", whether it has not."""
+    return (plain_tag(wanted.removeprefix("!")) in tags) != wanted.startswith("!")
+
+
 def _suits(offer: PeerOffer, wish: PlacementWish, refusal: PlacementRefusal) -> bool:
     """Whether the server may be chosen; if not, why. The unique tag is checked later."""
     if EXCLUDED_TAG in offer.tags:
         refusal.add(Reason.EXCLUDED)
         return False
     for tag in wish.tags:
-        if (tag.removeprefix("!") in offer.tags) == tag.startswith("!"):
+        if not suits_tag(offer.tags, tag):
             refusal.add_tag(tag)
             return False
     if wish.max_bytes > 0 and offer.free < wish.max_bytes:
@@ -273,7 +283,7 @@ def step_down_target(
     possible = [one for one in members if one.online and one.peer != leader]
     if cluster:
         possible = [one for one in possible if one.cluster == cluster]
-    possible = [one for one in possible if all(tag in one.tags for tag in tags)]
+    possible = [one for one in possible if all(plain_tag(tag) in one.tags for tag in tags)]
     if not possible:
         raise codes.CLUSTER_NO_PEERS.exception(err="no replacement peer connected")
     possible.sort(key=lambda one: (not one.current, one.peer))

@@ -18,7 +18,7 @@ from penstock.errors import JetStreamApiError
 from penstock.jetstream.meta.assignments import DesiredGroup, GroupOrigin, StreamAssignment, merged
 from penstock.jetstream.meta.meta_commands import PlacementRules
 from penstock.jetstream.meta.meta_tables import MetaTables
-from penstock.jetstream.meta.placement import EXCLUDED_TAG, PlacementWish, place
+from penstock.jetstream.meta.placement import EXCLUDED_TAG, PlacementWish, place, suits_tag
 from penstock.protocol.api import ApiStreamConfig
 from penstock.protocol.ids import short_hash
 
@@ -78,7 +78,7 @@ def placed_again(
         record = tables.peers.get(peer)
         if record is None or record.cluster != cluster or peer in retired or EXCLUDED_TAG in record.tags:
             return False
-        return all((tag.removeprefix("!") in record.tags) != tag.startswith("!") for tag in tags)
+        return all(suits_tag(record.tags, tag) for tag in tags)
 
     keep = tuple(peer for peer in stream.target if suits(peer))
     offers = tables.offers(stream.config.storage)

@@ -37,6 +37,7 @@ from penstock.jetstream.meta.meta_effects import (
 )
 from penstock.jetstream.meta.meta_requests import MetaRequest
 from penstock.jetstream.meta.meta_tables import MetaTables
+from penstock.jetstream.meta.placement import plain_tag
 from penstock.jetstream.meta.request_routing import LEADERLESS_NS, AssetView, RequestView
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import ClusterInfo, DesiredClusterStatus, StreamAlternate
@@ -684,7 +685,7 @@ class ClusterJetStream:
             boot=node.identity.boot,
             server_id=self._context.server_id,
             cluster=options.cluster_name,
-            tags=tuple(options.server_tags),
+            tags=tuple(map(plain_tag, options.server_tags)),
             domain=options.jetstream.domain if options.jetstream is not None else "",
             routes=len(options.cluster.routes) if options.cluster is not None else 0,
             peers=peers,
