@@ -13,7 +13,8 @@ pytestmark = pytest.mark.feature("embedding.server")
 
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 EXAMPLES = re.findall(r"## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```", README, re.S)
-SCRIPTS = [pytest.param(code, id=title) for title, code in EXAMPLES if "asyncio.run(" in code or "penstock.sync" in code]
+RUNS = re.compile(r"asyncio\.run\(|penstock\.sync")
+SCRIPTS = [pytest.param(code, id=title) for title, code in EXAMPLES if RUNS.search(code)]
 TESTS = [pytest.param(code, id=title) for title, code in EXAMPLES if "async def test_" in code]
 
 
