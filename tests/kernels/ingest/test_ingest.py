@@ -8,7 +8,7 @@ import time
 from importlib.machinery import ExtensionFileLoader
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels.base.duration_histogram import DurationHistogram
@@ -214,6 +214,32 @@ def test_ids_are_found_without_the_space_around_them(value: bytes) -> None:
     assert apply_plain(batch, log, PlainLimits(), ids, 1, 1, acks) == 2
     assert (log.messages, ids.last_id, ids.find(b"x-1", 100), ids.find(b"x-1", 101)) == (1, b"x-1", 1, 0)
     assert acks.items()[1] == (b"r", b'{"stream":"S","seq":1,"duplicate":true}')
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(16_000, 36_000),
+    st.lists(st.one_of(st.none(), st.integers(0, 72_000)), min_size=1, max_size=70),
+)
+def test_a_window_of_many_ids_finds_what_a_dict_finds(count: int, numbers: list[int | None]) -> None:
+    """Above 16,384 ids a run looks up those of several publishes in advance: between publishes without an id,
+    and with ids that the run stores itself, in a table that may be growing."""
+    ids, log, acks, batch = MessageIds(1000), StreamLog(), AckBatch(PREFIX), IngestBatch()
+    known = {2 * number: number + 1 for number in range(count)}
+    for number, seq in known.items():
+        ids.add(b"id-%d" % number, seq, 1)
+    expected = []
+    for number in numbers:
+        headers = {} if number is None else {"Nats-Msg-Id": f"id-{number}"}
+        batch.append(b"a", b"r", encode(headers), b"x")
+        stored = sum(not is_duplicate for _, is_duplicate in expected) + 1
+        found = known.get(number) if number is not None else None
+        if number is not None and found is None:
+            known[number] = stored
+        expected.append((found or stored, found is not None))
+    assert apply_plain(batch, log, PlainLimits(), ids, 1, 1, acks) == len(numbers)
+    answers = [json.loads(text) for _, text in acks.items()]
+    assert [(one["seq"], one.get("duplicate", False)) for one in answers] == expected
 
 
 def test_store_one_and_enforce_part_hold_the_limits() -> None:

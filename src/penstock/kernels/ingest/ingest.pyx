@@ -43,6 +43,8 @@ cdef extern from "<string.h>" nogil:
 cdef enum:
     ACK_END_MAX = 18                # ',"duplicate":true}'
     FLOW_ACK_MAX = 160              # a flow ack and the end of its subject
+    IDS_AHEAD = 16                  # publishes whose ids are looked up together
+    IDS_MANY = 1 << 14              # fewer ids fit in the processor's caches
 
 # A publish in an encoded batch, little-endian; subject, reply and body follow without padding. It has only what the
 # publisher sent: flags and offsets in header blocks are derived from that, and a later version may derive others.
@@ -380,6 +382,7 @@ cpdef size_t apply_plain(
     cdef size_t room
     cdef FastBatch fast
     cdef int verdict
+    cdef size_t fetched = 0
     if batch.count and batch.since and not acks.count:
         acks.since = batch.since
     if limits.per_message:
@@ -416,6 +419,8 @@ cpdef size_t apply_plain(
             if failed & ~<uint32_t>EXPECTS_LAST_ID:
                 break
         if head.flags & PUBLISH_HAS_ID:
+            if batch.position >= fetched and ids.count >= IDS_MANY:
+                fetched = fetch_ids(ids, data, batch.position, end)
             seq = ids.seq_of(m.body + head.id_start, head.id_len, now)
             if seq:
                 if fast is not None:
@@ -480,6 +485,30 @@ cdef size_t flow_ack(char* d, FastBatch batch) noexcept:
     n += put_uint(d + n, batch.msgs)
     d[n] = c"}"
     return n + 1
+
+
+cdef size_t fetch_ids(MessageIds ids, const char* data, size_t at, size_t end) noexcept:
+    """Prefetches what the lookups of the next publishes' ids read; returns where the publish behind them begins.
+
+    A new id takes about two cache misses, one after the other: its cell, and the entry of an id that has its cell. In
+    a window of half a million ids they took a third of what storing a message takes.
+    """
+    cdef const PublishHead* head
+    cdef Message m
+    cdef uint32_t hashes[IDS_AHEAD]
+    cdef size_t looks = 0, n = 0, i
+    while at < end and looks < IDS_AHEAD:
+        looks += 1
+        head = <const PublishHead*>(data + at)
+        if head.flags & PUBLISH_HAS_ID:
+            message_of(head, &m)
+            hashes[n] = ids.hash_of(m.body + head.id_start, head.id_len)
+            ids.fetch_cells(hashes[n])
+            n += 1
+        at += head.size
+    for i in range(n):
+        ids.fetch_entries(hashes[i])
+    return at
 
 
 def scan_headers(StreamLog log not None, bytes name not None, uint64_t from_seq, size_t looks):

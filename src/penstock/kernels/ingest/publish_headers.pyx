@@ -29,6 +29,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint16_t, uint32_t, uint
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
+from penstock.kernels.base.prefetch cimport fetch_to_read, fetch_to_write
 from penstock.kernels.base.id_table cimport IdCells, id_bytes, id_drop, id_first, id_free, id_next, id_put, id_shrink
 from penstock.kernels.base.memory cimport array_grow, array_shrink
 from penstock.kernels.log.records cimport xxh64
@@ -304,12 +305,12 @@ cdef class MessageIds:
             self.prune(now, LOOKUP_DROPS)
             if self.count == 0:
                 return 0
-        entry = self._find(id, n, <uint32_t>xxh64(id, n, self.seed))
+        entry = self._find(id, n, self.hash_of(id, n))
         return 0 if entry == NULL else entry.seq
 
     cdef int remember(self, const char* id, size_t n, uint64_t seq, int64_t ts) except -1:
         cdef size_t size = entry_size(n)
-        cdef uint32_t h = <uint32_t>xxh64(id, n, self.seed)
+        cdef uint32_t h = self.hash_of(id, n)
         cdef IdEntry* entry
         if self.window_ns <= 0:
             return 0
@@ -438,6 +439,23 @@ cdef class MessageIds:
         cdef uint64_t first = slot_of(self.head)
         cdef uint64_t distance = slot - first if slot >= first else slot + <uint64_t>SLOTS - first
         return self.head + (distance << 3)
+
+    cdef uint32_t hash_of(self, const char* id, size_t n) noexcept:
+        return <uint32_t>xxh64(id, n, self.seed)
+
+    cdef void fetch_cells(self, uint32_t h) noexcept:
+        if self.table.cells.cells != NULL:
+            fetch_to_write(&self.table.cells.cells[h & self.table.cells.mask])
+        if self.table.old.cells != NULL:
+            fetch_to_read(&self.table.old.cells[h & self.table.old.mask])
+
+    cdef void fetch_entries(self, uint32_t h) noexcept:
+        cdef const uint32_t* cell = id_first(&self.table.cells, h)
+        if cell != NULL:
+            fetch_to_read(self._at(self._place(cell[0] - 1)))
+        cell = id_first(&self.table.old, h)
+        if cell != NULL:
+            fetch_to_read(self._at(self._place(cell[0] - 1)))
 
     cdef IdEntry* _find(self, const char* id, size_t n, uint32_t h) noexcept:
         """The entry of an id, or NULL."""
