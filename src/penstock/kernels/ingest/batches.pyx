@@ -679,7 +679,7 @@ cdef bint check_messages(StagedBatch batch, StreamLog log, PlainLimits limits, M
         if head.flags & PUBLISH_HAS_ID:
             id = m.body + head.id_start
             h = xxh64(id, head.id_len, ids.seed)
-            if has_message(known, h, True, id, head.id_len) or ids.seq_of(id, head.id_len, now):
+            if has_message(known, h, True, id, head.id_len) or ids.seq_of(id, head.id_len, <uint32_t>h, now):
                 return False
             table_put(known, h, <uint64_t>head)
         if written.capacity:
@@ -697,11 +697,13 @@ def store_staged(StagedBatch batch not None, StreamLog log not None, PlainLimits
     cdef Message m
     cdef size_t at = 0
     cdef uint64_t seq = 0
+    cdef uint32_t h
     log.begin_batch(batch.size, batch.count)
     while at < batch.buf.size:
         head = <const PublishHead*>(batch.buf.data + at)
         message_of(head, &m)
-        seq = store_publish(log, limits, ids, head, &m, ts, republisher)
+        h = ids.hash_of(m.body + head.id_start, head.id_len) if head.flags & PUBLISH_HAS_ID else 0
+        seq = store_publish(log, limits, ids, head, &m, h, ts, republisher)
         at += head.size
     log.end_batch()
     return seq

@@ -429,6 +429,7 @@ cdef uint64_t store(
 ) except 0:
     """Stores one message at the log's end, enforces the limits, and returns its sequence."""
     cdef uint64_t seq
+    cdef const char* id = m.body + head.id_start
     if limits.interest_state is not None and not limits.interest_state.is_wanted(m.subject, m.subject_len):
         seq = log.skip_message(ts)
     else:
@@ -438,9 +439,9 @@ cdef uint64_t store(
         if republisher is not None:
             republisher.after(m, seq, ts)
         enforce(log, limits, m)
-    ids.set_last(m.body + head.id_start, head.id_len)
+    ids.set_last(id, head.id_len)
     if head.flags & COPY_HAS_ID:
-        ids.remember(m.body + head.id_start, head.id_len, seq, ts)
+        ids.remember(id, head.id_len, ids.hash_of(id, head.id_len), seq, ts)
     return seq
 
 
@@ -478,6 +479,7 @@ cpdef size_t apply_sourced(
     cdef size_t taken = 0
     cdef const CopyHead* head
     cdef Message m
+    cdef const char* id
     while True:
         head = next_of(batch, &m)
         if head == NULL:
@@ -485,7 +487,8 @@ cpdef size_t apply_sourced(
         if not head.flags & COPY_IS_PLACE:
             if head.flags & COPY_IS_SPECIAL or limits.per_message:
                 return taken
-            if not head.flags & COPY_HAS_ID or not ids.seq_of(m.body + head.id_start, head.id_len, now):
+            id = m.body + head.id_start
+            if not head.flags & COPY_HAS_ID or not ids.seq_of(id, head.id_len, ids.hash_of(id, head.id_len), now):
                 if not has_room(log, limits, &m):
                     return taken
                 store(head, &m, log, limits, ids, ts, republisher)

@@ -83,15 +83,16 @@ cdef class MessageIds:
     cdef char* last                 # the id of the last message stored
     cdef size_t last_size, last_capacity
     cdef int64_t forgotten          # ids stored up to this time (ns) are not found, dropped or not
-    # Lookups of several ids: first the hashes and cells of all, then the entries that their cells name. A prefetch
-    # changes no state, and a lookup without one finds the same.
+    # The hash h of an id, for the functions below.
     cdef uint32_t hash_of(self, const char* id, size_t n) noexcept
+    # Lookups of several ids: first the cells of all, then the entries that their cells name. A prefetch changes no
+    # state, and a lookup without one finds the same.
     cdef void fetch_cells(self, uint32_t h) noexcept
     cdef void fetch_entries(self, uint32_t h) noexcept
     # The sequence under an id within the window before `now`, or 0.
-    cdef uint64_t seq_of(self, const char* id, size_t n, int64_t now) except? 0
+    cdef uint64_t seq_of(self, const char* id, size_t n, uint32_t h, int64_t now) except? 0
     # Adds an id that seq_of() has not found. ts must not be earlier than the previous one.
-    cdef int remember(self, const char* id, size_t n, uint64_t seq, int64_t ts) except -1
+    cdef int remember(self, const char* id, size_t n, uint32_t h, uint64_t seq, int64_t ts) except -1
     cdef int set_last(self, const char* id, size_t n) except -1
     cdef bint is_last(self, const char* id, size_t n) noexcept
     cdef IdEntry* _at(self, uint64_t place) noexcept

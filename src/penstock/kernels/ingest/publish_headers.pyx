@@ -297,7 +297,7 @@ cdef class MessageIds:
 
     # ------------------------------------------------------------------ for the kernels
 
-    cdef uint64_t seq_of(self, const char* id, size_t n, int64_t now) except? 0:
+    cdef uint64_t seq_of(self, const char* id, size_t n, uint32_t h, int64_t now) except? 0:
         cdef const IdEntry* entry
         if self.count == 0:
             return 0
@@ -305,12 +305,11 @@ cdef class MessageIds:
             self.prune(now, LOOKUP_DROPS)
             if self.count == 0:
                 return 0
-        entry = self._find(id, n, self.hash_of(id, n))
+        entry = self._find(id, n, h)
         return 0 if entry == NULL else entry.seq
 
-    cdef int remember(self, const char* id, size_t n, uint64_t seq, int64_t ts) except -1:
+    cdef int remember(self, const char* id, size_t n, uint32_t h, uint64_t seq, int64_t ts) except -1:
         cdef size_t size = entry_size(n)
-        cdef uint32_t h = self.hash_of(id, n)
         cdef IdEntry* entry
         if self.window_ns <= 0:
             return 0
@@ -344,7 +343,9 @@ cdef class MessageIds:
 
     def find(self, bytes msg_id not None, int64_t now):
         """The sequence stored under the id within the window before `now` (ns), or 0."""
-        return self.seq_of(PyBytes_AS_STRING(msg_id), <size_t>PyBytes_GET_SIZE(msg_id), now)
+        cdef const char* id = PyBytes_AS_STRING(msg_id)
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(msg_id)
+        return self.seq_of(id, n, self.hash_of(id, n), now)
 
     def add(self, bytes msg_id not None, uint64_t seq, int64_t ts):
         """Adds an id with the sequence `seq`, stored at `ts` (ns), which must not be earlier than the previous one.
@@ -353,8 +354,9 @@ cdef class MessageIds:
         """
         cdef const char* id = PyBytes_AS_STRING(msg_id)
         cdef size_t n = <size_t>PyBytes_GET_SIZE(msg_id)
-        if self._find(id, n, <uint32_t>xxh64(id, n, self.seed)) == NULL:
-            self.remember(id, n, seq, ts)
+        cdef uint32_t h = self.hash_of(id, n)
+        if self._find(id, n, h) == NULL:
+            self.remember(id, n, h, seq, ts)
 
     def dump(self):
         """The state, for load()."""
@@ -362,9 +364,13 @@ cdef class MessageIds:
 
     def load(self, list items not None, bytes last_id not None, int64_t forgotten):
         """Takes over the state that dump() returned. An id may be there twice: one expired."""
-        cdef bytes id
-        for id, seq, ts in items:
-            self.remember(PyBytes_AS_STRING(id), <size_t>PyBytes_GET_SIZE(id), seq, ts)
+        cdef bytes msg_id
+        cdef const char* id
+        cdef size_t n
+        for msg_id, seq, ts in items:
+            id = PyBytes_AS_STRING(msg_id)
+            n = <size_t>PyBytes_GET_SIZE(msg_id)
+            self.remember(id, n, self.hash_of(id, n), seq, ts)
         self.note_last(last_id)
         self.forgotten = forgotten
 

@@ -1,5 +1,5 @@
 """Storing one publish: interest, limits and republishing."""
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from penstock.kernels.consumer.pump cimport Pump
 from penstock.kernels.ingest.publish_headers cimport MessageIds, PublishHead
@@ -64,8 +64,8 @@ cdef class PlainLimits:
 cdef int enforce(StreamLog log, PlainLimits limits, const Message* m) except -1
 
 # Stores the publish, or uses up a sequence for one that no consumer wants, adds its message id and enforces the
-# limits; returns its sequence.
+# limits; returns its sequence. id_hash: of the id (MessageIds.hash_of), any number for a publish without one.
 cdef uint64_t store_publish(
-    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
-    Republisher republisher,
+    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, uint32_t id_hash,
+    int64_t ts, Republisher republisher,
 ) except 0

@@ -469,8 +469,8 @@ cdef class PlainLimits:
 
 
 cdef uint64_t store_publish(
-    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, int64_t ts,
-    Republisher republisher,
+    StreamLog log, PlainLimits limits, MessageIds ids, const PublishHead* head, const Message* m, uint32_t id_hash,
+    int64_t ts, Republisher republisher,
 ) except 0:
     cdef bint wanted = limits.interest_state is None or limits.interest_state.is_wanted(m.subject, m.subject_len)
     cdef uint64_t seq
@@ -485,7 +485,7 @@ cdef uint64_t store_publish(
     if head.id_len or ids.last_size:
         ids.set_last(m.body + head.id_start, head.id_len)
     if head.flags & PUBLISH_HAS_ID:
-        ids.remember(m.body + head.id_start, head.id_len, seq, ts)
+        ids.remember(m.body + head.id_start, head.id_len, id_hash, seq, ts)
     if wanted:
         enforce(log, limits, m)
     return seq
