@@ -159,6 +159,7 @@ class ReplicatedStreams:
         if not replica.failure:
             self._ports.containment.take_out(replica.stream)
             replica.stream.store.delete()
+            replica.stream.free_messages()
         self._ports.table.offline.pop(name, None)
         self._ports.table.claims.release(name)
         self._ports.origin_changed(name)

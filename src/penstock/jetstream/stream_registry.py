@@ -244,20 +244,22 @@ class StreamRegistry:
         stream.consumers.clear()
         for consumer in consumers:
             consumer.suspend()
-        self._parts.slices.add(self._delete_rest(consumers, files))
+        self._parts.slices.add(self._delete_rest(consumers, files, stream))
 
     def remove_files(self, files: Iterator[object]) -> None:
         """Completes a begin_delete() in slices: removing the files of 3,000 consumers takes 0.4 s."""
-        self._parts.slices.add(self._delete_rest([], files))
+        self._parts.slices.add(self._delete_rest([], files, None))
 
     def _delete_rest(
-        self, consumers: list[ConsumerReplica], files: Iterator[object]
+        self, consumers: list[ConsumerReplica], files: Iterator[object], stream: StreamReplica | None
     ) -> Generator[int, None, None]:
         for consumer in consumers:
             faults.contain(self._parts.consumers.end, self._parts.containment.work_failed, consumer)
             yield CONSUMER_END_WORK
         for _ in files:
             yield FILES_WORK
+        if stream is not None:
+            stream.free_messages()
 
     def _among_others(self, config: ApiStreamConfig, request: StreamConfigRequest) -> ApiStreamConfig:
         def find(name: str) -> ApiStreamConfig | None:

@@ -82,6 +82,12 @@ class RaftLog:
                 return tuple(self._entries[start:at])
         return tuple(self._entries[start:end])
 
+    def discard(self) -> None:
+        """Frees the entries of a replica that was removed. Nothing asks for them any more, but the replica is
+        part of a cycle of objects, which stays until a garbage collection finds it."""
+        self._entries = []
+        self.base_index = self.last_index
+
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends there has all that this one has, if this one's end is committed (5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)

@@ -269,6 +269,7 @@ class ReplicationNode:
         if group is not None:
             group.stop()
             self._host.remove(name)
+            group.replica.log.discard()
         elif name not in self._stored and name not in self.failed_groups:
             gone()
             return

@@ -392,6 +392,19 @@ def test_a_deleted_stream_takes_nothing_and_its_name_is_free(js: EngineHarness) 
     assert js.request("a", b"x")["seq"] == 1
 
 
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_a_deleted_stream_frees_its_messages_at_once(js: EngineHarness, storage: str) -> None:
+    """Not when a garbage collection finds the objects that refer to each other, the log among them."""
+    js.create("A", "a", storage=storage)
+    js.request("a", b"x" * 100)
+    log = js.engine.streams["A"].log
+    assert sum(block.size for block in log.block_list()) > 100
+    js.api("STREAM.DELETE.A", {})
+    for _ in range(10):
+        js.tick()
+    assert sum(block.size for block in log.block_list()) < 100
+
+
 def test_requests_see_the_publishes_before_them(js: EngineHarness) -> None:
     from penstock.kernels.wire.dispatch import publish
 

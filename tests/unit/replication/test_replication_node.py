@@ -398,8 +398,11 @@ def test_removing_a_group_forgets_its_log_and_it_can_begin_again() -> None:
     nodes = NodesUnderTest("a")
     nodes.start("g", "h")
     propose(nodes.leader(), b"1")
+    log = nodes["a"].group().replica.log
+    assert log.entries_from(log.base_index + 1, 1 << 20)
     nodes["a"].node.remove_group("g")
     nodes["a"].node.remove_group("unknown")
+    assert log.entries_from(log.base_index + 1, 1 << 20) == ()  # freed at once
     nodes["a"].open("g", nodes.all)
     propose(nodes.leader(), b"2")
     nodes["a"].stop(loses_power=True)
