@@ -440,4 +440,5 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close_reason = reason
         self._sink.closed = True
         self._sink.drained()
+        self._ingress.parser.release()
         self._handler.closed(self.close_reason)

@@ -266,6 +266,18 @@ def test_a_parser_without_input_holds_no_buffer_and_one_with_a_part_of_a_frame_d
         assert parser.held_bytes == 0
 
 
+def test_the_parser_of_a_connection_that_ended_holds_no_buffer() -> None:
+    parser = FrameParser()
+    read_into(parser, b"PUB a 100000\r\n" + bytes(50_000), note_first=True)
+    view = parser.get_buffer()
+    parser.release()  # the loop has the view: it must stay valid
+    view[:4] = b"PING"
+    assert parser.held_bytes > 50_000
+    view.release()
+    parser.release()
+    assert (parser.held_bytes, parser.pending) == (0, 0)
+
+
 def test_a_view_that_is_released_before_its_read_is_noted_loses_nothing() -> None:
     first, second = FrameParser(), FrameParser()
     for _ in range(3):

@@ -282,6 +282,18 @@ async def test_what_came_before_the_end_of_the_socket_is_worked_on_before_the_se
 
 
 @in_a_loop
+async def test_a_session_that_ends_frees_its_read_buffer(kind: str) -> None:
+    harness = Harness(kind)
+    harness.read(harness.encode(b"PUB a 2000\r\n" + bytes(100)))
+    harness.settle()
+    assert harness.ingress.parser.held_bytes > 0
+    harness.protocol.connection_lost(None)
+    harness.settle()
+    assert harness.ingress.parser.held_bytes == 0
+    assert harness.ended == [CloseReason.CLIENT_CLOSED]
+
+
+@in_a_loop
 async def test_what_a_layer_keeps_for_later_turns_comes_before_the_end_of_the_socket(kind: str) -> None:
     size = 4_000 if kind == "websocket" else 16_000  # its test frames have seven bytes
     large = 40 * [b"x" * size]

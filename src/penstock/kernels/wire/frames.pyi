@@ -111,6 +111,9 @@ class FrameParser:
     def take_rest(self) -> bytes:
         """Takes the bytes read and not yet consumed: they belong to another layer of the stream."""
 
+    def release(self) -> None:
+        """Frees the buffer, with what was not consumed, of a connection that has ended."""
+
     def set_limits(self, max_control_line: int, max_payload: int) -> None:
         """Changes the limits for frames that are not parsed yet."""
 

@@ -369,6 +369,20 @@ cdef class FrameParser:
         self.line_scanned = self.need = 0
         return rest
 
+    def release(self):
+        """Frees the buffer, with what was not consumed, of a connection that has ended.
+
+        The connection is part of a cycle of objects, which stays until a garbage collection finds it: fifteen that
+        ended within a payload of 16 MB kept a quarter of a gigabyte.
+        """
+        if self.exports:                # in use: it is freed with the parser
+            return
+        free(self.data)
+        self.data = NULL
+        self.start = self.end = self.capacity = 0
+        self.line_scanned = self.need = 0
+        self.epoch += 1
+
     # --- frames
 
     cdef int fail(self, Frame* f, ParseError error) noexcept:
