@@ -8,7 +8,9 @@ kind of user, whose PATH has no compiler:
 
     client   `penstock-nats` alone: publishes and reads, and says which extra a server needs
     server   `[server,cli]` and pytest: `penstock serve`, `penstock pub`, the pytest fixtures
-    spark    `[spark]`: imports the source and, where there is Java, reads a table
+    spark    `[spark]`: imports the source and, where there is Java, reads a table and streams into another
+
+Python 3.10 has the third only, with the server of a later Python (src/penstock/extras.py).
 
 Everything is in build/wheels, and everything but the wheels is made again by each run: what an earlier build
 left must not get into a wheel. With ccache on PATH only what changed is compiled.
@@ -39,6 +41,7 @@ PINNED = ROOT / "requirements" / "dev.txt"
 MESSAGES = 1000
 START_S = 60.0
 CHECK_S = 300.0
+SPARK_ONLY = ("3.10",)
 
 USUAL_PLACES = (
     "~/.pyenv/versions/{version}.*/bin/python{version}",
@@ -195,8 +198,13 @@ def pip(venv: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
 
 def install(venv: Path, *requirements: str, env: dict[str, str] | None = None) -> None:
     """The pinned versions of these, from wheels; pyspark has none, and no compiler is needed for it."""
+    install_newest(venv, "--constraint", str(PINNED), *requirements, env=env)
+
+
+def install_newest(venv: Path, *requirements: str, env: dict[str, str] | None = None) -> None:
+    """The newest versions that this Python has: most pinned ones are not for 3.10."""
     wheels_only = ["--only-binary", ":all:", "--no-binary", "pyspark"]
-    pip(venv, "install", *wheels_only, "--constraint", str(PINNED), *requirements, env=env)
+    pip(venv, "install", *wheels_only, *requirements, env=env)
 
 
 # --- testing
@@ -223,6 +231,9 @@ def test(python: Path, version: str, wheel: Path) -> None:
     """Uses the wheel as a client, a server and a Spark user do. Raises WheelError when one of them fails."""
     env = without_compiler()
     folder = WORK / version
+    if version in SPARK_ONLY:
+        test_spark_only(python, folder, wheel, env)
+        return
     client, server, spark = (environment(python, folder / name) for name in ("client", "server", "spark"))
     install(client, "msgspec", env=env)
     pip(client, "install", "--no-deps", "--no-index", str(wheel), env=env)
@@ -233,10 +244,24 @@ def test(python: Path, version: str, wheel: Path) -> None:
     shutil.copy(CHECKS / "test_fixtures.py", tests)  # away from the conftest.py of the project's own tests
     run([server / "bin/python", "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tests, tests], env=env)
     install(spark, f"{wheel}[spark]", env=env)
+    test_spark(client, server, spark, folder, env)
+
+
+def test_spark_only(python: Path, folder: Path, wheel: Path, env: dict[str, str]) -> None:
+    """As `test`, where the wheel is for Spark alone: the server and the client are those of the checkout."""
+    spark = environment(python, folder / "spark")
+    install_newest(spark, f"{wheel}[spark]", env=env)
+    check(spark, "too_old.py", env=env)
+    here = Path(sys.prefix)
+    test_spark(here, here, spark, folder, env)
+
+
+def test_spark(client: Path, server: Path, spark: Path, folder: Path, env: dict[str, str]) -> None:
+    """The client of one environment publishes to the server of another; Spark of a third one reads that."""
     with serving(server, folder, env) as url:
         check(client, "publishing.py", url, str(MESSAGES), env=env)
         run([server / "bin/penstock", "pub", "-s", url, "wheel.last", "last"], env=env)
-        said = check(spark, "reading.py", url, str(MESSAGES + 1), env=env)
+        said = check(spark, "reading.py", url, str(MESSAGES + 1), str(fresh(folder / "query")), env=env)
     print(f"  {said.splitlines()[-1]}")
 
 

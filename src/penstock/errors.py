@@ -7,6 +7,7 @@
      │       ├─ InvalidBucketError   an invalid name of a bucket
      │       └─ InvalidKeyError      an invalid key, or filter of keys, of a bucket
      ├─ MissingExtraError            an optional dependency is missing (an ImportError); names the extra
+     ├─ UnsupportedPythonError       this Python is too old for a part (an ImportError)
      ├─ ConfigError                  an invalid configuration file or option (file:line:col)
      ├─ StoreError                   an error of the disk or of stored data
      │   ├─ StoreWriteError          a write or sync failed: the stream stops, stored data stays
@@ -104,6 +105,13 @@ class MissingExtraError(PenstockError, ImportError):
     """Packages of an extra are not installed. The text names the extra.
 
     An ImportError, because it replaces the failed import of those packages.
+    """
+
+
+class UnsupportedPythonError(PenstockError, ImportError):
+    """A part needs a later version of Python than this one. The text says which.
+
+    An ImportError, because it replaces the failed import of what this Python lacks.
     """
 
 

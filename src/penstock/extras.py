@@ -1,4 +1,5 @@
-"""The extras of the distribution: the modules of each, and the error for a part whose extra is not installed.
+"""The extras of the distribution: the modules of each, and the errors for a part that can't be used here: its
+extra is not installed, or this Python is too old for it.
 
 `penstock-nats` alone is the client. A part that needs more calls `need` before it imports what it needs, so
 that the error names the extra to install, and not the first module that happened to be imported. Parts that
@@ -13,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from penstock.errors import MissingExtraError
+from penstock.errors import MissingExtraError, UnsupportedPythonError
 
 _CLI = ("rich", "typer")
 _SPARK = ("pandas", "pyarrow", "pyspark")
@@ -59,6 +60,22 @@ def need(part: str, *extras: str) -> None:
         raise MissingExtraError(
             f"{part} needs {', '.join(modules)}: pip install 'penstock-nats[{','.join(missing)}]'",
             name=modules[0],
+        )
+
+
+def need_python(part: str, minimum: tuple[int, int] = (3, 11)) -> None:
+    """Checks that this Python is new enough for a part; the part's name begins the error.
+
+    Python 3.10 has the Spark source and sink only, since Spark 4.0 to 4.2 run on it, in their own images too.
+
+    Raises:
+        UnsupportedPythonError: it is older; the error says which version to use.
+    """
+    if sys.version_info < minimum:
+        found, wanted = (".".join(map(str, version[:2])) for version in (sys.version_info, minimum))
+        raise UnsupportedPythonError(
+            f"{part} needs Python {wanted} or later, this is {found}, on which penstock has only the Spark "
+            "source and sink (penstock.spark)"
         )
 
 

@@ -15,8 +15,9 @@ import pytest
 from packaging.requirements import Requirement
 
 import penstock
-from penstock.errors import MissingExtraError
-from penstock.extras import EXTRAS, need
+from penstock.errors import MissingExtraError, UnsupportedPythonError
+from penstock.extras import EXTRAS, need, need_python
+from penstock.spark.executor_archive import MODULES, PACKAGES
 from tests.support.processes import ENVIRONMENT
 
 pytestmark = pytest.mark.feature("embedding.extras")
@@ -90,7 +91,7 @@ def test_the_client_is_imported_with_msgspec_and_the_wire_kernels_only(alone: di
     ended = run(code, alone)
     assert ended.returncode == 0, ended.stderr
     names = ended.stdout.split()
-    assert {name.split(".")[1] for name in names} == {"client", "errors", "kernels", "protocol"}
+    assert {name.split(".")[1] for name in names} == {"client", "errors", "extras", "kernels", "protocol"}
     loaded = {name for name in names if name.startswith("penstock.kernels.")}
     assert loaded == {f"penstock.kernels.{name}" for name in CLIENT_KERNELS}
 
@@ -181,6 +182,35 @@ def test_a_missing_extra_is_an_import_error_with_the_name_of_a_module(
     assert caught.value.name == "typer"
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (str(copy), copy.name) == (str(caught.value), "typer")
+
+
+def test_a_part_that_this_python_is_too_old_for_names_the_version() -> None:
+    need_python("a part", sys.version_info[:2])
+    with pytest.raises(
+        UnsupportedPythonError, match=r"^a part needs Python 3\.99 or later, this is 3\.1\d, "
+    ) as caught:
+        need_python("a part", (3, 99))
+    assert isinstance(caught.value, ImportError)
+
+
+def test_what_spark_imports_needs_python_3_10_only() -> None:
+    """vermin knows the standard library of each version. tools/wheels.py runs a wheel on 3.10."""
+    root = Path(penstock.__file__).parent
+    files = [root / name for name in MODULES]
+    files += [
+        file
+        for package in PACKAGES
+        for file in (root / package).rglob("*.py")
+        if "pipelines" not in file.parts  # commands, which need a later version as a whole
+    ]
+    found = subprocess.run(
+        [sys.executable, "-c", "import vermin; vermin.main()", "--target=3.10-", "--violations", *files],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout
 
 
 def test_looking_for_a_module_does_not_import_it() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from penstock.errors import MissingExtraError
+from penstock.errors import MissingExtraError, UnsupportedPythonError
+from penstock.extras import need_python
 
 TYPE_CHECKING = False  # see serve.py
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     """
     words, program = sys.argv[1:] if arguments is None else arguments, os.path.basename(sys.argv[0])
     try:
+        need_python("the command line")
         status = _run(words, program)
-    except MissingExtraError as error:
+    except (MissingExtraError, UnsupportedPythonError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_MISUSED
     if arguments is None and (program == "nats-server" or words[:1] == ["serve"]):

@@ -48,6 +48,10 @@ after a reconnect, subscriptions are restored before waiting publishes are sent.
 and `ConsumerReplica`.
 """
 
+from penstock.extras import need_python
+
+need_python("penstock.client")  # before an import that Python 3.10 cannot make
+
 from penstock.client.atomic import AtomicBatch
 from penstock.client.client import Client, Connecting, connect
 from penstock.client.client_session import ClientState, ClientStats

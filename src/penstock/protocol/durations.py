@@ -7,7 +7,8 @@ Invariant: `parse(format(ns)) == ns`. Rejected: float seconds and datetime, whic
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone
+import sys
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 
 from penstock.errors import MisuseError
@@ -36,7 +37,10 @@ _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([a-zµμ]+)", re.ASCII)
 _TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ISO8601 = re.compile(
+    r"(\d{4}-\d\d-\d\d[^0-9]\d\d(?::\d\d(?::\d\d)?)?)(?:[.,](\d+))?(?:(Z)|([+-]\d\d)(?::?(\d\d))?)?", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def parse_duration(text: str) -> int:
@@ -105,12 +109,31 @@ def parse_time(text: str) -> int:
 def _second_ns(text: str, sign: str | None, hours: str | None, minutes: str | None) -> int:
     """A time without its fraction as ns since 1970. Cached: messages that are read together are often of the
     same second, and a datetime costs ten times a look-up. Raises ValueError."""
-    zone = UTC
+    zone = timezone.utc
     if sign and hours and minutes:
         offset = timedelta(hours=int(hours), minutes=int(minutes))
         zone = timezone(-offset if sign == "-" else offset)
     since = datetime.fromisoformat(text).replace(tzinfo=zone) - _EPOCH
     return (since.days * 86_400 + since.seconds) * NS_PER_S
+
+
+def parse_iso8601(text: str) -> datetime:
+    """A date or time as `datetime.fromisoformat` of Python 3.11 reads it. Raises ValueError.
+
+    Python 3.10 does not read the formats without hyphens and colons, and those of weeks.
+    """
+    return datetime.fromisoformat(text if sys.version_info >= (3, 11) else for_python_3_10(text))
+
+
+def for_python_3_10(text: str) -> str:
+    """An ISO 8601 time as Python 3.10 reads it: with six digits of the fraction, and minutes in the offset.
+    Other text comes back as it is."""
+    found = _ISO8601.fullmatch(text)
+    if found is None:
+        return text
+    seconds, fraction, utc, hours, minutes = found.groups()
+    offset = "+00:00" if utc else f"{hours}:{minutes or '00'}" if hours else ""
+    return f"{seconds}.{fraction[:6]:0<6}{offset}" if fraction else seconds + offset
 
 
 def format_time(ns: int) -> str:

@@ -7,7 +7,7 @@ credentials raise MisuseError before anything is sent; no error text contains a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from penstock.errors import MisuseError
 from penstock.protocol.jwt import decode_user, encode64, parse_credentials, parse_seed
@@ -61,7 +61,7 @@ def check_token(token: str, now_s: int) -> None:
     """Raises MisuseError for a token that is not a user's, or has expired."""
     claims = decode_user(token)
     if 0 < claims.expires <= now_s:
-        since = datetime.fromtimestamp(claims.expires, UTC)
+        since = datetime.fromtimestamp(claims.expires, timezone.utc)
         raise MisuseError(
             f"the JWT of user {claims.name or claims.subject!r} expired at {since:%Y-%m-%d %H:%M:%SZ}"
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 
 from msgspec import Struct
 
@@ -65,7 +65,7 @@ def load_zone(name: str) -> tzinfo:
     """The time zone of that name in the system's database; `Local` is the system's zone, as in Go. Raises
     MisuseError when there is none."""
     if name == "UTC":
-        return UTC
+        return timezone.utc
     from zoneinfo import ZoneInfo
 
     try:
@@ -80,12 +80,12 @@ def _local_zone() -> tzinfo:
 
     named = os.environ.get("TZ")
     if named is not None:
-        return ZoneInfo(named.removeprefix(":")) if named else UTC
+        return ZoneInfo(named.removeprefix(":")) if named else timezone.utc
     try:
         with open(_LOCALTIME, "rb") as file:
             return ZoneInfo.from_file(file, key="Local")
     except OSError:
-        return UTC
+        return timezone.utc
 
 
 def next_occurrence(pattern: str, zone: tzinfo | None, after: int, now: int) -> Occurrence:
@@ -116,7 +116,7 @@ def next_occurrence(pattern: str, zone: tzinfo | None, after: int, now: int) -> 
             raise MisuseError(f"{pattern!r} is too often: once a second is the most")
         at = _rounded(after) + interval
         return Occurrence(at if at >= now else _rounded(now) + interval, repeats=True)
-    cron = Cron(_PREDEFINED.get(pattern, pattern), zone or UTC)
+    cron = Cron(_PREDEFINED.get(pattern, pattern), zone or timezone.utc)
     at = cron.next_after(after)
     return Occurrence(at if at >= now else cron.next_after(_rounded(now)), repeats=True)
 
@@ -124,7 +124,7 @@ def next_occurrence(pattern: str, zone: tzinfo | None, after: int, now: int) -> 
 def format_occurrence(at: int, zone: tzinfo | None) -> str:
     """The time as written into the produced message: RFC 3339, in the schedule's zone."""
     text = format_time(at)
-    if zone is None or zone is UTC:
+    if zone is None or zone is timezone.utc:
         return text
     # Cron times are whole seconds.
     local = datetime.fromtimestamp(at // NS_PER_S, zone).isoformat()

@@ -26,8 +26,9 @@ __all__ = ["Server"]
 def __getattr__(name: str) -> Any:
     # Imported on use: the command line imports options and flags from here before it knows the command.
     if name == "Server":
-        from penstock.extras import need
+        from penstock.extras import need, need_python
 
+        need_python("penstock.Server")
         need("penstock.Server", "server")
         from penstock.server.server import Server
 

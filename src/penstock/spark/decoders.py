@@ -18,7 +18,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, timezone
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from penstock import errors
+from penstock.protocol.durations import parse_iso8601
 from penstock.spark.payload_options import PayloadOptions
 
 # Batches of at most this many payloads are decoded singly instead of divided further.
@@ -399,10 +400,10 @@ def _coerce(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_decimal(kind) and (number or isinstance(value, str)):
         return _decimal(value, kind.scale)
     if pa.types.is_timestamp(kind) and isinstance(value, str):
-        when = datetime.fromisoformat(value)
+        when = parse_iso8601(value)
         if kind.tz is None:
             return when.replace(tzinfo=None)
-        return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+        return when.replace(tzinfo=timezone.utc) if when.tzinfo is None else when
     if pa.types.is_date32(kind) and isinstance(value, str):
         return date.fromisoformat(value[:10])
     raise ValueError(f"{value!r} is no {kind}")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from penstock.errors import ConfigError
+from penstock.protocol.durations import parse_iso8601
 
 SEQUENCE_MAX = (1 << 63) - 1
 
@@ -114,9 +115,9 @@ def parse_time(text: str, option: str = "startingTime") -> str:
     text = text.strip()
     try:
         if text.lstrip("-").isdigit():
-            when = datetime.fromtimestamp(int(text) / 1000, UTC)
+            when = datetime.fromtimestamp(int(text) / 1000, timezone.utc)
         else:
-            when = datetime.fromisoformat(text)
+            when = parse_iso8601(text)
     except (ValueError, OverflowError, OSError):
         raise ConfigError(
             f"option {option!r} is {text!r}: ISO 8601 (2026-01-31T12:00:00Z) or epoch milliseconds"
@@ -126,7 +127,7 @@ def parse_time(text: str, option: str = "startingTime") -> str:
 
 def format_time(when: datetime) -> str:
     """RFC3339 in UTC. A time without a zone is taken as UTC."""
-    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    when = when.replace(tzinfo=timezone.utc) if when.tzinfo is None else when.astimezone(timezone.utc)
     return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

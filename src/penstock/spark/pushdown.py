@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -109,7 +109,7 @@ class Pushed:
         value = getattr(given, "value", None)
         if not isinstance(value, datetime) or value.tzinfo is None:
             return False
-        value = value.astimezone(UTC)
+        value = value.astimezone(timezone.utc)
         if isinstance(given, (GreaterThan, GreaterThanOrEqual, EqualTo, EqualNullSafe)):
             self.after = max(filter(None, (self.after, format_time(value))))
         if isinstance(given, (LessThan, LessThanOrEqual, EqualTo, EqualNullSafe)):

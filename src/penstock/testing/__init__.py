@@ -44,8 +44,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         from importlib import import_module
 
-        from penstock.extras import need
+        from penstock.extras import need, need_python
 
+        need_python("penstock.testing")
         need("penstock.testing", "server")
         return getattr(import_module(f"penstock.testing.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

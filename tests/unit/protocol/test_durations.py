@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,3 +98,36 @@ def test_no_time_is_zero_inside_and_year_one_on_the_wire() -> None:
     assert d.parse_time_or_zero("0001-01-01T00:00:00Z") == 0
     assert d.parse_time_or_zero(None) == 0
     assert d.parse_time_or_zero("") == 0
+
+
+def hours_from_utc(hours: int) -> timezone:
+    return timezone(timedelta(hours=hours))
+
+
+@given(
+    moment=st.datetimes(timezones=st.none() | st.builds(hours_from_utc, st.integers(-23, 23))),
+    separator=st.sampled_from("T "),
+    point=st.sampled_from(".,"),
+    digits=st.integers(0, 9),
+    shape=st.sampled_from(["Z", "colon", "hours"]),
+)
+def test_a_time_for_python_3_10_is_the_same_time(
+    moment: datetime, separator: str, point: str, digits: int, shape: str
+) -> None:
+    text = moment.isoformat(separator, timespec="seconds")
+    text, offset = text[:19], text[19:]
+    if offset == "+00:00" and shape == "Z":
+        offset = "Z"
+    elif shape == "hours":
+        offset = offset[:3]
+    if digits:
+        text += f"{point}{moment.microsecond:06d}000"[: digits + 1]
+    text += offset
+    older = d.for_python_3_10(text)
+    assert datetime.fromisoformat(older) == datetime.fromisoformat(text)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d.\d\d:\d\d:\d\d(\.\d{6})?([+-]\d\d:\d\d)?", older)
+
+
+@pytest.mark.parametrize("text", ["2026-01-31", "20260131T120000", "2026-W05", "soon", ""])
+def test_text_that_is_no_extended_time_stays_as_it_is_for_python_3_10(text: str) -> None:
+    assert d.for_python_3_10(text) == text

@@ -14,12 +14,24 @@ Rejected: pydantic (ten times slower to decode, seconds of import time), datetim
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.errors import JetStreamApiError, ProtocolError
 from penstock.protocol.json_names import REPAIR_MAX
+
+if sys.version_info >= (3, 11):
+    from enum import StrEnum as StrEnum  # noqa: PLC0414  # novermin
+else:
+    from enum import Enum
+
+    class StrEnum(str, Enum):
+        """`enum.StrEnum`, for Spark on Python 3.10."""
+
+        __str__ = str.__str__
+
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 ZERO_TIME = "0001-01-01T00:00:00Z"  # how the official server writes "no time"

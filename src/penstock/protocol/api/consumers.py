@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
-from penstock.protocol.api.base import TYPE_PREFIX, ZERO_TIME, DurationNs, Rfc3339, always, always_list
+from penstock.protocol.api.base import (
+    TYPE_PREFIX,
+    ZERO_TIME,
+    DurationNs,
+    Rfc3339,
+    StrEnum,
+    always,
+    always_list,
+)
 from penstock.protocol.api.streams import ClusterInfo
 
 

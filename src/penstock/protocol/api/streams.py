@@ -6,7 +6,6 @@ them with `msgspec.structs.replace`.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -17,6 +16,7 @@ from penstock.protocol.api.base import (
     ApiError,
     DurationNs,
     Rfc3339,
+    StrEnum,
     always,
     always_list,
 )

@@ -15,13 +15,14 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 
+from penstock.protocol.durations import parse_iso8601
 from penstock.spark.decoders import Decoded, Decoder
 from penstock.spark.payloads.decompression import Plain
 
@@ -140,10 +141,10 @@ def _time(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text.upper().replace("Z", "+00:00"))
+        found = parse_iso8601(text.upper())
     except ValueError:
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
 
 
 def _decoded(value: str) -> str:
