@@ -2,11 +2,13 @@
 
     python -m tests.support.cluster_faults --servers 3 --seconds 120 --seed 7
     python -m tests.support.cluster_faults --kind official --seconds 120
+    python -m tests.support.cluster_faults --namespaces --seconds 120
 
-Faults are kills, restarts, pauses, partitions of both kinds, wiped disks of a minority, and step-downs. At
-any time they concern a minority of the servers. At the end all are repaired, and the history of the clients
-is compared with every replica. The seed decides which faults follow each other, not how the servers take
-them.
+Faults are kills, restarts, pauses, partitions of both kinds, kills behind a partition, wiped disks of a
+minority, and step-downs; with `--namespaces`, where a partition drops packets instead of holding bytes up,
+lost packets as well. At any time they concern a minority of the servers. At the end all are repaired, and the
+history of the clients is compared with every replica. The seed decides which faults follow each other, not
+how the servers take them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -42,6 +44,7 @@ from tests.support.histories import (
     violations,
 )
 from tests.support.nats_servers import until
+from tests.support.network_namespaces import NamespaceNetwork, namespaces
 from tests.support.replicated_clusters import ClusterTalk, replicated_cluster
 
 STREAM = "FAULTS"
@@ -62,9 +65,17 @@ class Campaign:
 class FaultDriver:
     """Breaks a minority of the servers for a while, and repairs it, again and again."""
 
-    def __init__(self, talk: ClusterTalk, load: ClusterLoad, rng: random.Random, campaign: Campaign) -> None:
+    def __init__(
+        self,
+        talk: ClusterTalk,
+        load: ClusterLoad,
+        rng: random.Random,
+        campaign: Campaign,
+        network: NamespaceNetwork | None,
+    ) -> None:
         self._talk, self._load, self._rng, self._campaign = talk, load, rng, campaign
         self._made = talk.made
+        self._network = network
 
     async def run(self, until_s: float) -> None:
         """Breaks until this time of the monotonic clock; everything is repaired when it returns."""
@@ -72,7 +83,10 @@ class FaultDriver:
             (4, "kill", self._kill), (2, "restart", self._restart), (2, "pause", self._pause),
             (2, "partition", self._partition), (2, "partition one way", self._partition_one_way),
             (1, "wipe", self._wipe), (2, "step-down", self._step_down), (1, "meta step-down", self._meta),
+            (1, "kill behind a partition", self._kill_unseen),
         ]  # fmt: skip
+        if self._network is not None:
+            faults.append((3, "lost packets", self._lose))
         while time.monotonic() < until_s:
             _, name, fault = self._rng.choices(faults, [one[0] for one in faults])[0]
             # Leaders suffer most.
@@ -134,6 +148,22 @@ class FaultDriver:
     async def _partition_one_way(self, victim: int) -> None:
         await self._partition(victim, one_way=True)
 
+    async def _kill_unseen(self, victim: int) -> None:
+        """The others hear nothing of its end: their connections to it stay open."""
+        others = [one for one in range(len(self._made.servers)) if one != victim]
+        self._made.partition([[victim], others])
+        await self._talk.do(self._made.kill, victim)
+        await asyncio.sleep(self._rng.uniform(1, 8))
+        self._made.heal()
+        await self._start(victim)
+
+    async def _lose(self, victim: int) -> None:
+        assert self._network is not None
+        await self._talk.do(self._network.lose, victim, self._rng.choice([1, 5, 20, 40]))
+        await asyncio.sleep(self._rng.uniform(2, 12))
+        await self._talk.do(self._network.lose, victim, 0)
+        await self._repaired()
+
     async def _wipe(self, victim: int) -> None:
         await self._talk.do(self._made.wipe, victim)
         await self._start(victim)
@@ -148,9 +178,9 @@ class FaultDriver:
 
 
 async def run_campaign(
-    made: SyncProcessCluster, seconds: float, rng: random.Random
+    made: SyncProcessCluster, seconds: float, rng: random.Random, network: NamespaceNetwork | None = None
 ) -> tuple[Campaign, ClusterLoad]:
-    """A campaign on a ready cluster."""
+    """A campaign on a ready cluster. network: its hosts, if they are not this one."""
     campaign = Campaign()
     talk = ClusterTalk(made)
     try:
@@ -162,7 +192,7 @@ async def run_campaign(
         assert "error" not in created, created
         load = ClusterLoad(talk, STREAM)
         async with load.working(publish=3, cas=3, read=1, consume=1):
-            await FaultDriver(talk, load, rng, campaign).run(time.monotonic() + seconds)
+            await FaultDriver(talk, load, rng, campaign, network).run(time.monotonic() + seconds)
         await judge(talk, load, campaign)
     finally:
         await talk.close()
@@ -253,14 +283,19 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--namespaces", action="store_true", help="a host for each server (needs root)")
     parser.add_argument("--dir", type=Path, help="of logs and stores, which stay (default: a temporary one)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupted)  # the servers end with this process
     seed = fresh_seed() if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="cluster-faults-"))
-    with replicated_cluster(arguments.kind, directory, servers=arguments.servers) as made:
-        work = run_campaign(made, arguments.seconds, random.Random(seed))
+    with ExitStack() as stack:
+        network = stack.enter_context(namespaces(arguments.servers)) if arguments.namespaces else None
+        made = stack.enter_context(
+            replicated_cluster(arguments.kind, directory, servers=arguments.servers, network=network)
+        )
+        work = run_campaign(made, arguments.seconds, random.Random(seed), network)
         campaign, load = asyncio.run(work)
     print(table(arguments.kind, campaign, load, arguments.seconds))
     print(f"logs and stores: {directory}")

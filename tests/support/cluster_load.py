@@ -17,9 +17,11 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from tests.support.histories import Action, Delivery, Operation, Outcome, Stored
+from tests.support.nats_servers import until
 from tests.support.replicated_clusters import ClusterTalk, api_request
 
 REQUEST_S = 2.0
+UNAVAILABLE = 10008
 WRONG_LAST = (10071, 10164, 10163)  # the last two: other writes of the subject are in flight
 
 
@@ -180,6 +182,23 @@ def _decoded(data: str) -> str:
     return base64.b64decode(data).decode()
 
 
+async def stored_message(client: NatsPy, stream: str, seq: int) -> dict[str, Any]:
+    """The answer to a request for a message, from a leader: official servers that have just lost or become
+    one say that JetStream is unavailable."""
+    answer: dict[str, Any] = {}
+
+    async def is_answered() -> bool:
+        answer.update(await api_request(client, f"STREAM.MSG.GET.{stream}", {"seq": seq}, timeout_s=10))
+        code = answer.get("error", {}).get("err_code")
+        if code == UNAVAILABLE:
+            answer.clear()
+            await asyncio.sleep(0.1)
+        return code != UNAVAILABLE
+
+    await until(is_answered, 30)
+    return answer
+
+
 async def messages_of(talk: ClusterTalk, stream: str, window: int = 200) -> list[Stored]:
     """All messages of a stream, as its leader has them."""
     state = (await talk.info(stream))["state"]
@@ -188,10 +207,7 @@ async def messages_of(talk: ClusterTalk, stream: str, window: int = 200) -> list
     seqs = list(range(state["first_seq"], state["last_seq"] + 1)) if state["messages"] else []
     for start in range(0, len(seqs), window):
         answers = await asyncio.gather(
-            *(
-                api_request(client, f"STREAM.MSG.GET.{stream}", {"seq": seq}, timeout_s=10)
-                for seq in seqs[start : start + window]
-            )
+            *(stored_message(client, stream, seq) for seq in seqs[start : start + window])
         )
         for answer in answers:
             if "message" in answer:

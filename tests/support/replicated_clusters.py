@@ -19,6 +19,7 @@ from penstock.testing import SyncProcessCluster, sync_cluster
 from penstock.testing.clusters.server_process import PENSTOCK
 from tests.support.meta_answers import SYSTEM, TAGS
 from tests.support.nats_servers import official_binary, until
+from tests.support.network_namespaces import NamespaceCluster, NamespaceNetwork
 
 TIMEOUT_S = 15.0
 FAILOVER_S = 30.0
@@ -49,13 +50,17 @@ def replicated_cluster(
     jetstream: str = "",
     servers: int = 3,
     command: Sequence[str] = (),
+    network: NamespaceNetwork | None = None,
 ) -> Iterator[SyncProcessCluster]:
     """Ready servers called a, b, c, ... with a system account; the first three have tags. command: starts a
-    server, instead of the usual one of this kind."""
+    server, instead of the usual one of this kind. network: their hosts, instead of this one."""
     names = "abcdefghi"[:servers]
-    options: dict[str, Any] = {"config": _config, "names": names, "name": "c", "directory": directory}
-    started = command or command_of(kind)
-    made = sync_cluster(servers, command=started, jetstream=jetstream or True, **options)
+    options: dict[str, Any] = {"config": _config, "names": names, "directory": directory}
+    options |= {"command": command or command_of(kind), "jetstream": jetstream or True}
+    if network is not None:
+        made = SyncProcessCluster(NamespaceCluster(servers, network, **options))
+    else:
+        made = sync_cluster(servers, name="c", **options)
     try:
         made.start()
     except ServerError as error:

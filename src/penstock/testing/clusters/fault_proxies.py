@@ -10,7 +10,8 @@ open. A server that ends while a partition lasts is noticed by the others afterw
 
 The proxies run in a thread of their own: a test that blocks its event loop does not partition the cluster.
 
-Rejected: network namespaces and packet filters (they need root), and cutting connections (a partition is
+Rejected: network namespaces and packet filters (they need root; the project's own tests have such clusters
+beside these), and cutting connections (a partition is
 silent; a closed connection tells the other side at once).
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from penstock.testing.clusters.background_loop import BackgroundLoop
 
@@ -160,6 +161,32 @@ def _name_in(line: bytes) -> str:
     return str(found.get("name", "")) if isinstance(found, dict) else ""
 
 
+class ClusterNetwork(Protocol):
+    """The network between the servers of a cluster, which are named by their indexes."""
+
+    def route(self, dialler: int, target: int) -> str:
+        """Host and port where one server dials another one."""
+        ...
+
+    def advertised(self, target: int) -> str:
+        """The host and port that a server advertises to the others."""
+        ...
+
+    def learn(self, server_id: str, index: int) -> None:
+        """The id of a server that has started."""
+        ...
+
+    def block(self, links: Iterable[tuple[int, int]]) -> None:
+        """Holds up what the first server of each pair sends to the second."""
+        ...
+
+    def unblock(self) -> None:
+        """Ends all that `block` did."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class FaultProxies:
     """The proxies of a cluster. ports: where its servers listen for each other, by index."""
 
@@ -177,13 +204,13 @@ class FaultProxies:
 
     # -- for the cluster, in any thread
 
-    def port(self, dialler: int, target: int) -> int:
+    def route(self, dialler: int, target: int) -> str:
         """Where one server dials another one."""
-        return self._pairs[dialler, target]
+        return f"{HOST}:{self._pairs[dialler, target]}"
 
-    def advertised_port(self, target: int) -> int:
+    def advertised(self, target: int) -> str:
         """What a server advertises to the others."""
-        return self._advertised[target]
+        return f"{HOST}:{self._advertised[target]}"
 
     def learn(self, server_id: str, index: int) -> None:
         """The id of a server that has started: gossip leads others to it."""

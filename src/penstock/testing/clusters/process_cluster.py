@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack
 
 from penstock.errors import JetStreamApiError, MisuseError, PenstockError, ServerError
 from penstock.protocol.error_codes import CLUSTER_NO_PEERS
-from penstock.testing.clusters.fault_proxies import HOST, FaultProxies
+from penstock.testing.clusters.fault_proxies import ClusterNetwork, FaultProxies
 from penstock.testing.clusters.server_process import PENSTOCK, ServerProcess
 
 if TYPE_CHECKING:
@@ -75,9 +75,15 @@ class ProcessCluster:
             tempfile.mkdtemp(prefix="penstock-cluster-") if directory is None else directory
         )
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.servers = tuple(ServerProcess(one, self.directory, command) for one in names)
-        self._proxies: FaultProxies | None = None
+        self.servers = tuple(self._make_server(index, one) for index, one in enumerate(names))
+        self._network: ClusterNetwork | None = None
         self._clients: list[Client] = []
+
+    def _make_server(self, index: int, name: str) -> ServerProcess:
+        return ServerProcess(name, self.directory, self._command)
+
+    def _make_network(self) -> ClusterNetwork:
+        return FaultProxies([one.cluster_port for one in self.servers])
 
     # -- what the servers are
 
@@ -115,7 +121,7 @@ class ProcessCluster:
 
     async def start(self) -> Self:
         """Starts all servers and waits until they are ready. Raises ServerError."""
-        self._proxies = await asyncio.to_thread(FaultProxies, [one.cluster_port for one in self.servers])
+        self._network = await asyncio.to_thread(self._make_network)
         for index in range(len(self.servers)):
             self._configure(index)
         await asyncio.gather(*(self.start_server(index) for index in range(len(self.servers))))
@@ -128,9 +134,9 @@ class ProcessCluster:
             with contextlib.suppress(PenstockError, OSError):
                 await client.close()
         await asyncio.gather(*(one.kill() for one in self.servers))
-        if self._proxies is not None:
-            await asyncio.to_thread(self._proxies.close)
-            self._proxies = None
+        if self._network is not None:
+            await asyncio.to_thread(self._network.close)
+            self._network = None
         if self._is_temporary and not keep:
             await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
 
@@ -154,21 +160,20 @@ class ProcessCluster:
         await self.close(keep=True)
 
     def _configure(self, index: int) -> None:
-        assert self._proxies is not None
-        server = self.servers[index]
+        network, server = self._running_network, self.servers[index]
         others = [other for other in range(len(self.servers)) if other != index]
-        routes = ", ".join(f'"nats://{HOST}:{self._proxies.port(index, other)}"' for other in others)
+        routes = ", ".join(f'"nats://{network.route(index, other)}"' for other in others)
         streams = f'jetstream {{ store_dir: "{server.store_dir}"'
         streams += f"\n{self._jetstream} }}" if isinstance(self._jetstream, str) else " }"
         server.configure(f"""
-listen: "{HOST}:{server.port}"
-http: "{HOST}:{server.http_port}"
+listen: "{server.host}:{server.port}"
+http: "{server.host}:{server.http_port}"
 server_name: "{server.name}"
 {streams if self._jetstream is not False else ""}
 cluster {{
     name: "{self._name}"
-    listen: "{HOST}:{server.cluster_port}"
-    cluster_advertise: "{HOST}:{self._proxies.advertised_port(index)}"
+    listen: "{server.host}:{server.cluster_port}"
+    cluster_advertise: "{network.advertised(index)}"
     routes: [{routes}]
 }}
 {self._config if isinstance(self._config, str) else self._config(index)}
@@ -187,7 +192,7 @@ cluster {{
         process = self.servers[index]
         process.launch()
         server_id = await process.wait_listening(START_TIMEOUT_S)
-        await asyncio.to_thread(self._running_proxies.learn, server_id, index)
+        await asyncio.to_thread(self._running_network.learn, server_id, index)
 
     async def kill(self, server: ServerRef) -> None:
         """Kills a server (SIGKILL): it loses what only its memory has."""
@@ -244,17 +249,17 @@ cluster {{
             for b in second
             for link in ([(b, a)] if one_way else [(a, b), (b, a)])
         ]
-        self._running_proxies.block(links)
+        self._running_network.block(links)
 
     def heal(self) -> None:
         """Ends all partitions."""
-        self._running_proxies.unblock()
+        self._running_network.unblock()
 
     @property
-    def _running_proxies(self) -> FaultProxies:
-        if self._proxies is None:
+    def _running_network(self) -> ClusterNetwork:
+        if self._network is None:
             raise ServerError("the cluster does not run: use it in `async with`, or call start()")
-        return self._proxies
+        return self._network
 
     # -- leaders and readiness
 

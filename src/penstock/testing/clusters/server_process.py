@@ -29,20 +29,29 @@ PENSTOCK = (sys.executable, "-m", "penstock", "serve")
 
 
 class ServerProcess:
-    """A server, made by `cluster`.
+    """A server, made by `cluster`. ports: for clients, servers and monitoring (None = free ones).
 
     Attributes:
         name: server_name.
+        host: where it listens.
         url: for clients.
         port, cluster_port, http_port: where it listens; they stay the same when it restarts.
         store_dir: directory of its streams.
         log_path: its log, all starts in one file.
     """
 
-    def __init__(self, name: str, directory: Path, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        command: Sequence[str],
+        host: str = HOST,
+        ports: tuple[int, int, int] | None = None,
+    ) -> None:
         self.name = name
-        self.port, self.cluster_port, self.http_port = free_port(), free_port(), free_port()
-        self.url = f"nats://{HOST}:{self.port}"
+        self.host = host
+        self.port, self.cluster_port, self.http_port = ports or (free_port(), free_port(), free_port())
+        self.url = f"nats://{host}:{self.port}"
         self.store_dir = directory / name
         self.log_path = directory / f"{name}.log"
         self._conf_path = directory / f"{name}.conf"
@@ -116,7 +125,7 @@ class ServerProcess:
             ) from None
 
     async def _server_id(self) -> str:
-        reader, writer = await asyncio.open_connection(HOST, self.port)
+        reader, writer = await asyncio.open_connection(self.host, self.port)
         try:
             line = await reader.readuntil(b"\r\n")
             return str(json.loads(line.removeprefix(b"INFO "))["server_id"])
@@ -131,9 +140,9 @@ class ServerProcess:
         """
         try:
             async with asyncio.timeout(PAGE_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(HOST, self.http_port)
+                reader, writer = await asyncio.open_connection(self.host, self.http_port)
                 try:
-                    writer.write(f"GET /{name} HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
+                    writer.write(f"GET /{name} HTTP/1.0\r\nHost: {self.host}\r\n\r\n".encode())
                     answer = await reader.read()
                 finally:
                     writer.close()
