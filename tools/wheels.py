@@ -250,7 +250,7 @@ def test(python: Path, version: str, wheel: Path) -> None:
 def test_spark_only(python: Path, folder: Path, wheel: Path, env: dict[str, str]) -> None:
     """As `test`, where the wheel is for Spark alone: the server and the client are those of the checkout."""
     spark = environment(python, folder / "spark")
-    install_newest(spark, f"{wheel}[spark]", env=env)
+    install_newest(spark, f"{wheel}[spark]", "pytest", env=env)
     check(spark, "too_old.py", env=env)
     here = Path(sys.prefix)
     test_spark(here, here, spark, folder, env)

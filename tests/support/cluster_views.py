@@ -37,6 +37,7 @@ class ScriptedStreamGroup:
         self.is_changing = False
         self.defers_requests = False
         self.takes_late_requests = False
+        self.is_electing = False
         self.applied_all = True
         self.membership = Membership(voters)
         self.deferred: list[PassedRequest] = []

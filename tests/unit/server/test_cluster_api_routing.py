@@ -9,7 +9,7 @@ import pytest
 from penstock.jetstream.meta.meta_commands import CreateStream, DeleteStream
 from penstock.jetstream.meta.request_routing import ERROR_DELAY_NS, AssetView
 from penstock.kernels.wire.dispatch import publish
-from penstock.server.replicated.deferred_requests import Confirmation
+from penstock.server.replicated.deferred_requests import ELECTION_NS, Confirmation
 from penstock.server.replicated.request_tickets import PassedRequest, decode_ticket
 from tests.support.cluster_views import (
     ELSEWHERE,
@@ -351,6 +351,40 @@ def test_a_request_that_comes_while_the_leader_changes_waits_at_the_group(subjec
     assert group.deferred == [passed(subject, b"_INBOX.1", {})]
     assert server.engines.groups["S"].reads == []
     assert group.noted == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "is_read"),
+    [
+        ("STREAM.INFO.S", True),
+        ("STREAM.MSG.GET.S", True),
+        ("CONSUMER.INFO.S.c", True),
+        ("STREAM.MSG.DELETE.S", False),
+        ("STREAM.PURGE.S", False),
+        ("STREAM.LEADER.STEPDOWN.S", False),
+    ],
+)
+def test_during_an_election_reads_wait_for_the_next_leader_and_changes_for_the_one_that_hands_over(
+    subject: str, is_read: bool
+) -> None:
+    server = ApiUnderTest()
+    group = server.open()
+    server.cluster.streams["S"] = server.cluster.consumers["S", "c"] = LEADERLESS
+    group.is_serving = False
+    group.is_changing = group.is_electing = True
+    heard = server.ask(subject, {})
+    assert group.deferred == ([passed(subject, b"_INBOX.1", {})] if is_read else [])
+    assert heard == []
+    if is_read:
+        return
+    [(delay, call)] = server.cluster.calls
+    assert delay == ELECTION_NS
+    server.cluster.streams["S"] = FOLLOWS
+    call()
+    assert heard == [], "the leader before had it, and answers"
+    server.cluster.streams["S"] = LEADERLESS
+    call()
+    assert errors(heard) == [UNAVAILABLE]
 
 
 def test_a_new_leader_notes_what_it_serves() -> None:

@@ -323,6 +323,39 @@ def test_a_request_is_served_where_a_hand_over_failed(servers: StreamServers) ->
     assert served(servers["a"]) == [waiting_request().subject]
 
 
+def test_a_read_during_an_election_is_served_by_the_leader_that_it_brings(servers: StreamServers) -> None:
+    """One server is gone, and the leader dies: the third one finds it silent before the other is back."""
+    servers["c"].stop()
+    servers.pass_time(100)
+    servers["a"].stop()
+    group = servers["b"].stream()
+    assert not group.is_electing
+    while not group.is_electing:
+        servers.pass_time(10)
+    group.defer(waiting_request())
+    servers["c"].start()
+    servers["c"].assign(assigned())
+    servers.link()
+    servers.pass_time(1400)
+    leader = servers.leader()
+    assert [served(one) for one in servers.streams.values() if served(one)] == [[waiting_request().subject]]
+    assert served(leader) == [waiting_request().subject]
+    assert not group.is_electing
+
+
+def test_a_member_without_a_majority_expects_a_leader_for_a_moment_only(servers: StreamServers) -> None:
+    for name in "ac":
+        servers[name].stop(loses_power=True)
+    group = servers["b"].stream()
+    expecting = []
+    for _ in range(60):
+        servers.pass_time(100)
+        expecting.append(group.is_electing)
+    assert any(expecting)
+    assert not expecting[-1]
+    assert group.leader is None
+
+
 def test_requests_without_a_next_leader_wait_for_a_bounded_time_and_in_bounded_number() -> None:
     now = [0]
     deferred = DeferredRequests(lambda: now[0])

@@ -73,7 +73,7 @@ from penstock.protocol.api import (
     SuccessResponse,
 )
 from penstock.protocol.subjects import overlaps
-from penstock.server.replicated.deferred_requests import Confirmation
+from penstock.server.replicated.deferred_requests import ELECTION_NS, Confirmation
 from penstock.server.replicated.request_tickets import (
     PassedRequest,
     RequestTicket,
@@ -102,7 +102,8 @@ STREAM_LED = frozenset(
     )
 )
 READING = frozenset(("STREAM.INFO", "STREAM.MSG.GET", "CONSUMER.INFO"))
-"""What cannot be confirmed any more is read again at the next leader. What a change did is committed."""
+"""What cannot be confirmed any more is read again at the next leader, and what comes during an election waits
+for it. What a change did is committed."""
 META_LED = frozenset((Responder.META, Responder.META_ACCOUNT, Responder.META_SYSTEM))
 
 
@@ -310,8 +311,8 @@ class ClusterApi(ApiService):
                 partial(self._route, endpoint, request, is_current=True), partial(self._defer, request)
             )
         elif isinstance(decision, Fail):
-            if decision.after_ns:
-                self._cluster.later(decision.after_ns, partial(self._fail_later, endpoint, request))
+            if delay_ns := decision.after_ns or self._election_ns(request):
+                self._cluster.later(delay_ns, partial(self._fail_later, endpoint, request))
             else:
                 self._fail(endpoint, request, decision.error)
         elif is_meta:
@@ -324,6 +325,11 @@ class ClusterApi(ApiService):
             self._show_own_state(endpoint, request)
         else:
             self._serve(endpoint, request)
+
+    def _election_ns(self, request: ApiRequest) -> int:
+        """How long to wait before an error: a leader that hands over got the request as well, and answers."""
+        group = self._cluster.find_group(self._account, request.args[0]) if request.args else None
+        return ELECTION_NS if group is not None and group.is_electing else 0
 
     def _note(self, request: ApiRequest) -> None:
         """Other servers may hold what a new meta leader got itself, and pass it on."""
@@ -352,6 +358,8 @@ class ClusterApi(ApiService):
             is_deferred = group.defers_requests and not group.is_serving
         else:
             is_deferred = group.defers_requests or group.takes_late_requests
+            # A change may have been made by the leader before; made again, it may undo what came after it.
+            is_deferred |= group.is_electing and endpoint.verbs in READING
         passed = passed_request(self._account, request)
         if is_deferred:
             group.defer(passed)

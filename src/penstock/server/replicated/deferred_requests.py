@@ -2,7 +2,9 @@
 elected and has yet to apply what earlier leaders committed.
 
 They wait here, at most HOLD_NS, and are served by this server when it can, or passed on to the next leader.
-Every server gets each request, so one that does not lead never keeps any: each request waits on one server.
+Every server gets each request, so each change waits on one server: the one that leads, or led last. A member
+that voted, and has not heard the new leader yet, keeps reads and passes them on: they may be answered twice.
+It leaves changes alone for ELECTION_NS before it says that there is no leader.
 
 A read that was begun and cannot be confirmed any more goes the same way (`Confirmation`).
 """
@@ -16,6 +18,8 @@ from penstock.server.replicated.request_tickets import PassedRequest
 
 HOLD_NS = 1_500_000_000
 """So long publishes and requests wait for the next leader."""
+ELECTION_NS = 200_000_000
+"""So long a group without a leader is taken to be about to have one: a hand-over takes less."""
 DEFERRED_MAX = 10_000
 """Requests and acks of a stream that wait; more are dropped, and their clients ask again."""
 

@@ -40,7 +40,7 @@ from penstock.replication.group_port import (
     ProposalId,
     SnapshotDone,
 )
-from penstock.server.replicated.deferred_requests import HOLD_NS, Confirmation, DeferredRequests
+from penstock.server.replicated.deferred_requests import ELECTION_NS, HOLD_NS, Confirmation, DeferredRequests
 from penstock.server.replicated.group_states import GroupStates, StatePorts, text_of
 from penstock.server.replicated.hand_over import (
     LATE_NS,
@@ -156,9 +156,10 @@ class StreamGroup:
         self._parting: HandedOver | None = None  # for the next leader
         self._handed: HandedOver | None = None  # by the leader before
         self._previous: ReplicaId | None = None
+        self._told_leader: ReplicaId | None = None
         self._may_serve = False
         self._serve_at = 0  # when this entry is applied
-        self._late_until = self._new_until = 0
+        self._late_until = self._new_until = self._election_until = 0
         self.applied_all = False
         self._seen = SeenRequests()
         self._leaving = LeavingConsumers(self._engine, assignment.name, self._keep_ack)
@@ -337,6 +338,9 @@ class StreamGroup:
             self._publishes.end()  # begun by an election
         self._seen.clear()
         self._new_until = self._ports.clock() + HOLD_NS + LATE_NS
+        self._told_leader = leader
+        if leader is None:
+            self._election_until = self._ports.clock() + ELECTION_NS
         if role is Role.LEADER:
             self._prepare_serving()
         self._tell_role()
@@ -476,11 +480,21 @@ class StreamGroup:
 
     @property
     def takes_late_requests(self) -> bool:
-        """Whether this server led a moment ago, and knows the next leader: that one may have got a request
-        before it led, and this server after it had ended."""
+        """Whether this server led a moment ago: the next leader may have got a request before it led, and
+        this server after it had ended."""
         if self.is_serving or self._ports.clock() >= self._late_until:
             return False
-        return self.leader not in (None, self._ports.member)
+        return self.leader != self._ports.member
+
+    @property
+    def is_electing(self) -> bool:
+        """Whether this member has known no leader for a moment: it voted, and the one that it voted for has
+        not been heard as leader, or it found the last one silent. Without a majority it stays so; then
+        requests are refused (10008)."""
+        if self.leader is not None or self.is_serving:
+            return False
+        # The group may have lost its leader just now, and this owner not be told yet.
+        return self._told_leader is not None or self._ports.clock() < self._election_until
 
     @property
     def is_changing(self) -> bool:
