@@ -1,9 +1,9 @@
 """Clusters whose servers have a host each: network namespaces, joined by a bridge, with packet filters.
 
 Between the proxies of `penstock.testing.cluster` a partition is a connection that is slow: bytes wait and no
-end is lost. Here packets are dropped, as a network does it. TCP sends them again after ever longer pauses, a
-server that is killed during a partition says goodbye to nobody, its old connections stay half open, and a
-dialler gets no answer instead of a refusal. Packets can also get lost at a rate.
+end is lost. Here packets are dropped, as a network does it. TCP sends them again after ever longer pauses,
+the others get no end of the connections of a server that is killed during a partition, and a dialler gets no
+answer instead of a refusal. Packets can also get lost at a rate.
 
     with namespaces(3) as network, SyncProcessCluster(NamespaceCluster(3, network, ...)) as made:
         ...
