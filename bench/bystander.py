@@ -1,7 +1,7 @@
 """Rows "bystander": latency of one client's requests while other connections flood the server.
 
 Each flood has three rows: the bystander's median and p99 (ms), and the rate of the flood, from the same runs.
-floods.py defines the floods and their clients.
+floods.py defines the floods and their clients. Rows "bystander of replicas" have clusters of three servers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from floods import FLOODS
+from floods import FLOODS, STREAM
 from load import LoadError
-from rows import Scenario
+from replicas import DEFAULT, SIZE, Clusters
+from rows import Scenario, itself
 from servers import ServerProcess, free_port
 
 SECONDS = 2.0
 WARM_UP_S = 0.3
 TIMEOUT_S = 60
+REPLICATED = (
+    "acked publishes, 128 B",
+    "acked publishes, 16 KiB",
+    "STREAM.INFO requests",
+    "consumer creates",
+    "pulls without messages",
+)
 PROGRAM = Path(__file__).with_name("floods.py")
 CONF = """
 websocket { host: 127.0.0.1, port: %d, no_tls: true }
@@ -74,8 +82,12 @@ class Runs:
 
     def _run(self, server: ServerProcess) -> dict[str, float]:
         FLOODS[self.flood].prepare(server.port)
-        ports = (str(server.port), str(self.servers.websocket_ports[server.name]))
-        asking = _started("ask", str(server.port), str(self.seconds))
+        return self._measure(server.port, server.port, self.servers.websocket_ports[server.name])
+
+    def _measure(self, asked: int, flooded: int, websocket: int = 0) -> dict[str, float]:
+        """The figures of a bystander at one port beside the flood at another one."""
+        ports = (str(flooded), str(websocket))
+        asking = _started("ask", str(asked), str(self.seconds))
         assert asking.stdout is not None
         assert asking.stdin is not None
         asking.stdout.readline()  # it has connected: during a flood that could take long
@@ -85,6 +97,22 @@ class Runs:
         asking.stdin.write(b"go\n")
         asking.stdin.flush()
         return _figures(asking) | _figures(flood)
+
+
+@dataclass
+class ReplicaRuns(Runs):
+    """The same beside a flood at the server that leads a stream with three replicas. at_leader: whether the
+    bystander is a client of that server, or of another one of the cluster."""
+
+    clusters: Clusters = field(kw_only=True)
+    at_leader: bool = field(kw_only=True)
+
+    def _run(self, server: ServerProcess) -> dict[str, float]:
+        cluster = self.clusters.of(server, DEFAULT)
+        FLOODS[self.flood].prepare(cluster.port, SIZE)
+        leader = cluster.leader_port(STREAM)
+        asked = leader if self.at_leader else cluster.follower(STREAM).process.port
+        return self._measure(asked, leader)
 
 
 def _started(*arguments: str) -> subprocess.Popen[bytes]:
@@ -102,27 +130,41 @@ def _figures(process: subprocess.Popen[bytes]) -> dict[str, float]:
 
 
 def scenarios(servers: Servers) -> list[Scenario]:
-    rows = []
-    for name in FLOODS:
-        runs = Runs(name, servers)
+    """One server of each kind."""
+    return [row for name in FLOODS for row in _rows("bystander", name, Runs(name, servers), servers.of)]
 
-        def figure_of(key: str, runs: Runs = runs) -> Callable[[ServerProcess], float]:
-            return lambda server: runs.figure(server, key)
 
-        for label, key in (("p50", "p50_ms"), ("p99", "p99_ms")):
-            rows.append(
-                Scenario(
-                    f"bystander {label}: {name}",
-                    "ms",
-                    figure_of(key),
-                    bigger_is_better=False,
-                    goal=1.0,
-                    instead=servers.of,
-                )
-            )
-        rows.append(
-            Scenario(
-                f"bystander, the flood itself: {name}", "units/s", figure_of("per_s"), instead=servers.of
-            )
+def replica_scenarios(servers: Servers, clusters: Clusters) -> list[Scenario]:
+    """Three servers of each kind; the flood meets a stream with three replicas."""
+    return [
+        row
+        for name in REPLICATED
+        for place, at_leader in (("at the leader", True), ("elsewhere", False))
+        for row in _rows(
+            f"bystander of replicas {place}",
+            name,
+            ReplicaRuns(name, servers, clusters=clusters, at_leader=at_leader),
         )
-    return rows
+    ]
+
+
+def _rows(
+    title: str, flood: str, runs: Runs, instead: Callable[[ServerProcess], ServerProcess] = itself
+) -> list[Scenario]:
+    def figure_of(key: str) -> Callable[[ServerProcess], float]:
+        return lambda server: runs.figure(server, key)
+
+    return [
+        *(
+            Scenario(
+                f"{title} {label}: {flood}",
+                "ms",
+                figure_of(key),
+                bigger_is_better=False,
+                goal=1.0,
+                instead=instead,
+            )
+            for label, key in (("p50", "p50_ms"), ("p99", "p99_ms"))
+        ),
+        Scenario(f"{title}, the flood itself: {flood}", "units/s", figure_of("per_s"), instead=instead),
+    ]

@@ -42,12 +42,13 @@ class Ports:
 class Flood:
     """One kind of load.
 
-    frames(number) -- the bytes of one unit; the chunk that is sent repeatedly has many. prepare(port) --
-    creates its streams and consumers. first -- what each connection sends once.
+    frames(number) -- the bytes of one unit; the chunk that is sent repeatedly has many.
+    prepare(port, replicas) -- creates its streams, with so many replicas, and consumers.
+    first -- what each connection sends once.
     """
 
     frames: Callable[[int], bytes]
-    prepare: Callable[[int], object] = lambda port: None
+    prepare: Callable[..., object] = lambda port, replicas=1: None
     first: bytes = CONNECT + b"SUB _INBOX.flood.> 1\r\n"
     connections: int = 1
     units_max: int = 1000
@@ -80,12 +81,12 @@ def masked(payload: bytes) -> bytes:
     return head + bytes(4) + payload
 
 
-def flood_stream(port: int) -> None:
-    create_stream(port, STREAM, "flood.js.>")
+def flood_stream(port: int, replicas: int = 1) -> None:
+    create_stream(port, STREAM, "flood.js.>", num_replicas=replicas)
 
 
-def with_consumer(port: int) -> None:
-    flood_stream(port)
+def with_consumer(port: int, replicas: int = 1) -> None:
+    flood_stream(port, replicas)
     config = {"durable_name": "C", "ack_policy": "explicit"}
     with wire(port) as control:
         control.request(
@@ -94,14 +95,15 @@ def with_consumer(port: int) -> None:
         )
 
 
-def with_message(port: int) -> None:
-    create_stream(port, STREAM, "flood.js.>", allow_direct=True)
+def with_message(port: int, replicas: int = 1) -> None:
+    create_stream(port, STREAM, "flood.js.>", allow_direct=True, num_replicas=replicas)
     with wire(port) as control:
         control.request("flood.js.a", b"x" * 128)
 
 
-def bucket(port: int) -> None:
-    create_stream(port, "KV_flood", "$KV.flood.>", max_msgs_per_subject=1, allow_direct=True)
+def bucket(port: int, replicas: int = 1) -> None:
+    fields = {"max_msgs_per_subject": 1, "allow_direct": True, "num_replicas": replicas}
+    create_stream(port, "KV_flood", "$KV.flood.>", **fields)  # type: ignore[arg-type]
     with wire(port) as control:
         for key in range(KV_KEYS):
             control.request(f"$KV.flood.k{key}", b"value")

@@ -540,6 +540,7 @@ def main() -> None:
             wanted += client_and_link_scenarios(5 if options.quick else 1, both_clients, pairs)
         # Last: they need the machine, and what ran before needs memory.
         replicated = replicas.scenarios(5 if options.quick else 1, clusters)
+        replicated += bystander.replica_scenarios(floods, clusters)
         wanted += against_before(replicated) if options.before is not None else replicated
         rows = [Row(s) for s in wanted if is_wanted(s.name, options.only, options.without)]
         at_starts = process_scenarios()

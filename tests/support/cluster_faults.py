@@ -49,6 +49,7 @@ from tests.support.replicated_clusters import ClusterTalk, replicated_cluster
 
 STREAM = "FAULTS"
 DRAIN_S = 90.0
+DRAINERS = 8
 SHOWN = 5
 
 
@@ -202,17 +203,7 @@ async def run_campaign(
 async def judge(talk: ClusterTalk, load: ClusterLoad, campaign: Campaign) -> None:
     """Compares the history with all replicas, and what the consumer delivered."""
     found = campaign.violations
-    client = await talk.client()
-    deadline = time.monotonic() + DRAIN_S
-    while time.monotonic() < deadline:
-        if not await load.fetch(client, 500, 1.0):
-            progress = await state_of_consumer(talk, STREAM, "d")
-            if not progress["num_pending"] and not progress["num_ack_pending"]:
-                break
-    else:
-        found.append(
-            f"consumer not drained after {DRAIN_S:g} s: {await state_of_consumer(talk, STREAM, 'd')}"
-        )
+    found += await drain(talk, load)
     replicas = await replicas_of(talk, STREAM)
     (first, stored), *others = replicas.items()
     for name, other in others:
@@ -223,6 +214,20 @@ async def judge(talk: ClusterTalk, load: ClusterLoad, campaign: Campaign) -> Non
     wrong, campaign.undecided = not_linearizable(load.operations, stored)
     found += [f"not linearizable: {explain(load, subject, stored)}" for subject in wrong]
     found += consumer_violations(load.deliveries, load.confirmed, [one.seq for one in stored])
+
+
+async def drain(talk: ClusterTalk, load: ClusterLoad) -> list[str]:
+    """Fetches what the consumer has left, as long as there is some and it comes. Returns what is wrong."""
+    clients = [await talk.client() for _ in range(DRAINERS)]
+    deadline = time.monotonic() + DRAIN_S
+    while time.monotonic() < deadline:
+        if any(await asyncio.gather(*(load.fetch(client, 500, 1.0) for client in clients))):
+            deadline = time.monotonic() + DRAIN_S
+            continue
+        progress = await state_of_consumer(talk, STREAM, "d")
+        if not progress["num_pending"] and not progress["num_ack_pending"]:
+            return []
+    return [f"nothing came for {DRAIN_S:g} s of a consumer: {await state_of_consumer(talk, STREAM, 'd')}"]
 
 
 def explain(load: ClusterLoad, subject: str, stored: list[Stored]) -> str:
