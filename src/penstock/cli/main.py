@@ -10,7 +10,6 @@ import os
 import sys
 
 from penstock.errors import MissingExtraError, UnsupportedPythonError
-from penstock.extras import need_python
 
 TYPE_CHECKING = False  # see serve.py
 if TYPE_CHECKING:
@@ -26,7 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     """
     words, program = sys.argv[1:] if arguments is None else arguments, os.path.basename(sys.argv[0])
     try:
-        need_python("the command line")
+        if sys.version_info < (3, 11):  # noqa: UP036  else a server imports nothing for this
+            from penstock.extras import need_python
+
+            need_python("the command line")
         status = _run(words, program)
     except (MissingExtraError, UnsupportedPythonError) as error:
         sys.stderr.write(f"{error}\n")
