@@ -296,32 +296,34 @@ class StandbyStates(Protocol):
 def encode(command: Command, now: int) -> bytes:
     """The encoded command, to be applied at `now` (ns)."""
     if isinstance(command, IngestBatch):
-        return _HEAD.pack(PUBLISHES, _BATCH_VERSION, now) + command.encode()
+        return command.encode(_HEAD.pack(PUBLISHES, _BATCH_VERSION, now))
     if isinstance(command, StoreCopies):
         name = command.source.encode("utf-8", "surrogateescape")
         head = _HEAD.pack(COPIES, _BATCH_VERSION, now) + _NAME_LEN.pack(len(name))
-        return head + name + command.batch.encode()
+        return command.batch.encode(head + name)
     if isinstance(command, SettledRuns):
         return _HEAD.pack(SETTLED, _BATCH_VERSION, now) + command.encode()
     kind, version = _heads[type(command)]
     return _HEAD.pack(kind, version, now) + _encoder.encode(command)
 
 
-def decode(data: bytes) -> tuple[Command, int]:
-    """The command, and the time (ns) at which to apply it. Raises MalformedCommandError. The work is linear
-    in the size of `data`."""
-    if len(data) < _HEAD.size:
-        raise MalformedCommandError(f"a command of {len(data)} bytes; its head alone has {_HEAD.size}")
-    kind, version, now = _HEAD.unpack_from(data)
+def decode(data: bytes, start: int = 0, end: int | None = None) -> tuple[Command, int]:
+    """The command that the bytes of `data` from offset `start` to `end` are, and the time (ns) at which to
+    apply it. Raises MalformedCommandError. The work is linear in the size of the command."""
+    end = len(data) if end is None else end
+    at = start + _HEAD.size
+    if end < at:
+        raise MalformedCommandError(f"a command of {end - start} bytes; its head alone has {_HEAD.size}")
+    kind, version, now = _HEAD.unpack_from(data, start)
     if not 0 <= now < NOW_MAX:
         raise MalformedCommandError(f"a command of kind {kind} at {now}, which is no time from 1970 to 2116")
     try:
         if kind == PUBLISHES and version == _BATCH_VERSION:
-            return IngestBatch.decode(data, _HEAD.size), now
+            return IngestBatch.decode(data, at, end), now
         if kind == COPIES and version == _BATCH_VERSION:
-            return _decode_copies(data), now
+            return _decode_copies(data, at, end), now
         if kind == SETTLED and version == _BATCH_VERSION:
-            return SettledRuns.decode(data, _HEAD.size), now
+            return SettledRuns.decode(data, at, end), now
         decoder = _decoders.get((kind, version))
         if decoder is None:
             known = _types.get((kind, version))
@@ -330,7 +332,7 @@ def decode(data: bytes) -> tuple[Command, int]:
                     f"a command of kind {kind}, version {version}: unknown here, a newer server may know it"
                 )
             decoder = _decoders[kind, version] = msgspec.msgpack.Decoder(known)
-        command: Command = decoder.decode(memoryview(data)[_HEAD.size :])
+        command: Command = decoder.decode(memoryview(data)[at:end])
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         if isinstance(error, MalformedCommandError):
             raise
@@ -338,12 +340,14 @@ def decode(data: bytes) -> tuple[Command, int]:
     return command, now
 
 
-def _decode_copies(data: bytes) -> StoreCopies:
-    """Raises ValueError."""
-    at = _HEAD.size + _NAME_LEN.size
-    if len(data) < at:
-        raise ValueError(f"{len(data)} bytes, less than a name")
-    end = at + _NAME_LEN.unpack_from(data, _HEAD.size)[0]
-    if len(data) < end:
-        raise ValueError(f"the name of a source ends at {end} of {len(data)} bytes")
-    return StoreCopies(data[at:end].decode("utf-8", "surrogateescape"), CopyBatch.decode(data, end))
+def _decode_copies(data: bytes, start: int, end: int) -> StoreCopies:
+    """The body from `start` to `end`. Raises ValueError."""
+    at = start + _NAME_LEN.size
+    if end < at:
+        raise ValueError(f"{end - start} bytes, less than a name")
+    name_end = at + _NAME_LEN.unpack_from(data, start)[0]
+    if end < name_end:
+        begin = start - _HEAD.size
+        raise ValueError(f"the name of a source ends at {name_end - begin} of {end - begin} bytes")
+    name = data[at:name_end].decode("utf-8", "surrogateescape")
+    return StoreCopies(name, CopyBatch.decode(data, name_end, end))

@@ -312,8 +312,9 @@ def parts_of(
         yield part
 
 
-def split(entry: bytes) -> Iterator[bytes]:
-    """The encoded commands of an entry. Raises MalformedCommandError."""
+def split(entry: bytes) -> Iterator[tuple[int, int]]:
+    """Where each encoded command of an entry starts and ends; an entry can have megabytes, and is not copied.
+    Raises MalformedCommandError."""
     if entry[:1] != _VERSION:
         raise MalformedCommandError(
             f"an entry of version {entry[:1].hex()}: unknown here, a newer server may know it"
@@ -326,5 +327,5 @@ def split(entry: bytes) -> Iterator[bytes]:
         at += _LENGTH.size
         if at + size > len(entry):
             raise MalformedCommandError(f"an entry of {len(entry)} bytes ends in a command of {size} bytes")
-        yield entry[at : at + size]
+        yield at, at + size
         at += size

@@ -176,8 +176,8 @@ class ReplicatedStream:
         refusals: list[int] = []
         if flight is not None and flight.since:
             stream.effects.acks.arrived(flight.since)
-        for number, data in enumerate(split(entry)):
-            command, now = decode(data)
+        for number, (start, end) in enumerate(split(entry)):
+            command, now = decode(entry, start, end)
             outcome: object
             try:
                 outcome = stream.apply_committed(command, now)

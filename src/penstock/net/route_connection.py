@@ -26,6 +26,8 @@ from penstock.net.server_connection import Handler, ServerConnection
 from penstock.protocol.s2_stream import IDENTIFIER, S2Reader, encode_chunks
 
 READ_BYTES = 64 * 1024
+BULK_READ_BYTES = 256 * 1024
+"""For a protocol that took over, whose frames have up to megabytes."""
 WEBSOCKET_MESSAGE_MAX = 64 * 1024 * 1024
 PLAIN_MODE = "s2_uncompressed"
 
@@ -44,7 +46,7 @@ class RouteConnection(ServerConnection):
         self._mode = ""  # of compression; "" = none
         self._has_begun = False  # the identifier of the compressed output is written
         self._reader: S2Reader | None = None
-        self._read: Callable[[bytes], object] | None = None  # takes the input, in place of the parser
+        self._read: Callable[[bytes | memoryview], object] | None = None  # in place of the parser
         self._scratch = bytearray()
         self.wire_bytes = 0  # written to the transport, compressed
         self.renew_bound()
@@ -83,12 +85,13 @@ class RouteConnection(ServerConnection):
         if rest:
             self._read_chunks(rest)
 
-    def hand_over(self, handler: Handler, read: Callable[[bytes], object]) -> None:
+    def hand_over(self, handler: Handler, read: Callable[[bytes | memoryview], object]) -> None:
         """Another protocol takes over, with its own handler: what is not parsed yet and all later input goes
-        to `read`, and output comes by `send_bulk`. Also before the socket is open."""
+        to `read`, whose argument is valid during the call only, and output comes by `send_bulk`. Also before
+        the socket is open."""
         self._handler, self._read = handler, read
         self._leave_socket()
-        self._scratch = bytearray(READ_BYTES)
+        self._scratch = bytearray(BULK_READ_BYTES)
         self.get_buffer = self._get_scratch
         self.buffer_updated = self._read_scratch
         transport = self._transport
@@ -108,7 +111,7 @@ class RouteConnection(ServerConnection):
 
     def _read_scratch(self, count: int) -> None:
         if self._read is not None and self.close_reason is None:
-            self._read(bytes(memoryview(self._scratch)[:count]))
+            self._read(memoryview(self._scratch)[:count])
 
     def change_level(self, mode: str) -> None:
         """Compresses output in this mode from now on."""

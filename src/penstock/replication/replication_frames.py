@@ -5,6 +5,10 @@
 `length` is that of the payload. TCP's checksum misses about one damaged segment in 65536; the log's own
 checksum is made only after a frame was taken apart, so each frame has one.
 
+Frames of consensus can have megabytes, and all that replicates waits while they are copied. So a sender
+writes head and payload without joining them, and the parser collects a payload in memory that it uses again
+for the next one.
+
 Invariant: a parser that found an error reads nothing more.
 """
 
@@ -35,24 +39,29 @@ class ReplicationKind(IntEnum):
     MAIL = 4
 
 
+BUFFER_BYTES_MAX = 4 << 20
+"""Memory that a parser keeps for the next payload."""
+
+
 class ReplicationFrame(NamedTuple):
-    """A received frame."""
+    """A received frame. payload: valid until the parser is used again."""
 
     kind: ReplicationKind
-    payload: bytes
+    payload: memoryview
 
 
 _KINDS = frozenset(ReplicationKind)
 
 
-def frame_bytes(kind: ReplicationKind, payload: bytes) -> bytes:
-    """A frame. The payload has at most PAYLOAD_BYTES_MAX bytes."""
+def frame_head(kind: ReplicationKind, payload: bytes) -> bytes:
+    """What precedes a payload in its frame. The payload has at most PAYLOAD_BYTES_MAX bytes."""
     assert len(payload) <= PAYLOAD_BYTES_MAX, f"a frame of {len(payload)} bytes"
-    return _HEAD.pack(len(payload), kind, _digest(kind, payload)) + payload
+    return _HEAD.pack(len(payload), kind, xxh64_digest(payload, kind))
 
 
-def _digest(kind: int, payload: bytes) -> int:
-    return xxh64_digest(payload, kind)
+def frame_bytes(kind: ReplicationKind, payload: bytes) -> bytes:
+    """A whole frame."""
+    return frame_head(kind, payload) + payload
 
 
 class ReplicationParser:
@@ -60,8 +69,12 @@ class ReplicationParser:
 
     def __init__(self, payload_max: int = GREETING_BYTES_MAX) -> None:
         self._payload_max = payload_max
-        self._data = bytearray()
-        self._at = 0
+        self._input = memoryview(b"")
+        self._at = 0  # in it
+        self._head = b""
+        self._frame: tuple[ReplicationKind, int, int] | None = None  # kind, length and digest of the payload
+        self._buffer = bytearray()
+        self._filled = 0  # of the payload
         self._error = ""
 
     def widen(self) -> None:
@@ -69,35 +82,58 @@ class ReplicationParser:
         self._payload_max = PAYLOAD_BYTES_MAX
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Takes bytes of the stream."""
-        if self._at:
-            del self._data[: self._at]
-            self._at = 0
-        self._data += data
+        """Takes bytes of the stream, which must stay as they are until read() returns None."""
+        if self._at < len(self._input):
+            data = bytes(self._input[self._at :]) + data
+        self._input, self._at = memoryview(data), 0
 
     def read(self) -> ReplicationFrame | None:
         """The next frame; None = more bytes are needed. Raises ProtocolError, and then again each time."""
         if self._error:
             raise ProtocolError(self._error)
-        if len(self._data) - self._at < _HEAD.size:
+        if self._frame is None and not self._read_head():
             return None
-        length, kind, digest = _HEAD.unpack_from(self._data, self._at)
+        assert self._frame is not None
+        kind, length, digest = self._frame
+        payload = self._payload_of(length)
+        if payload is None:
+            return None
+        if digest != xxh64_digest(payload, kind):
+            self._fail(f"a replication frame of {length} bytes has a wrong checksum")
+        self._frame, self._head = None, b""
+        return ReplicationFrame(kind, payload)
+
+    def _read_head(self) -> bool:
+        """Completes the head of a frame. Returns False when bytes are missing."""
+        self._head += bytes(self._take(_HEAD.size - len(self._head)))
+        if len(self._head) < _HEAD.size:
+            return False
+        length, kind, digest = _HEAD.unpack(self._head)
         if kind not in _KINDS:
             self._fail(f"a replication frame of kind {kind}, which this version does not know")
         if length > self._payload_max:
             self._fail(f"a replication frame of {length} bytes; the limit is {self._payload_max}")
-        begin = self._at + _HEAD.size
-        if len(self._data) < begin + length:
-            return None
-        with memoryview(self._data) as view:
-            payload = bytes(view[begin : begin + length])
-        if digest != _digest(kind, payload):
-            self._fail(f"a replication frame of {length} bytes has a wrong checksum")
-        self._at = begin + length
-        return ReplicationFrame(ReplicationKind(kind), payload)
+        self._frame, self._filled = (ReplicationKind(kind), length, digest), 0
+        return True
+
+    def _payload_of(self, length: int) -> memoryview | None:
+        """The payload, from the input itself when that has all of it; None while bytes are missing."""
+        if not self._filled and len(self._input) - self._at >= length:
+            return self._take(length)
+        if not self._filled and not BUFFER_BYTES_MAX >= len(self._buffer) >= length:
+            self._buffer = bytearray(length)
+        part = self._take(length - self._filled)
+        self._buffer[self._filled : self._filled + len(part)] = part
+        self._filled += len(part)
+        return memoryview(self._buffer)[:length] if self._filled == length else None
+
+    def _take(self, count: int) -> memoryview:
+        """Up to so many bytes of the input."""
+        taken = self._input[self._at : self._at + count]
+        self._at += len(taken)
+        return taken
 
     def _fail(self, text: str) -> None:
         self._error = text
-        self._data.clear()
-        self._at = 0
+        self._input, self._at, self._buffer = memoryview(b""), 0, bytearray()
         raise ProtocolError(text)

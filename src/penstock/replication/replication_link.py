@@ -24,7 +24,12 @@ from penstock.errors import ProtocolError
 from penstock.raft.disk_identity import DiskIdentity
 from penstock.raft.raft_host import Frame
 from penstock.raft.raft_messages import ReplicaId
-from penstock.replication.replication_frames import ReplicationKind, ReplicationParser, frame_bytes
+from penstock.replication.replication_frames import (
+    ReplicationKind,
+    ReplicationParser,
+    frame_bytes,
+    frame_head,
+)
 from penstock.replication.replication_messages import (
     NAME_BYTES_MAX,
     GroupMail,
@@ -140,7 +145,7 @@ class ReplicationLink:
                 return
             yield event
 
-    def _event(self, kind: ReplicationKind, payload: bytes) -> LinkEvent:
+    def _event(self, kind: ReplicationKind, payload: memoryview) -> LinkEvent:
         if kind is ReplicationKind.REFUSAL:
             self.phase = LinkPhase.CLOSED
             return LinkRefused(_decoded_refusal(payload), b"", by_peer=True)
@@ -154,7 +159,7 @@ class ReplicationLink:
             return decode_mail(payload)
         raise ProtocolError("a second greeting")
 
-    def _greeted(self, payload: bytes) -> LinkEvent:
+    def _greeted(self, payload: memoryview) -> LinkEvent:
         try:
             peer = _GREETINGS.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -190,9 +195,10 @@ class ReplicationLink:
         return LinkRefused(text, close_frame, by_peer=False)
 
     def frame_parts(self, frame: Frame) -> Iterator[bytes]:
-        """What to send for a frame of the node."""
+        """What to send for a frame of the node, in this order."""
         for part in encode_frames(frame):
-            yield frame_bytes(ReplicationKind.MESSAGES, part)
+            yield frame_head(ReplicationKind.MESSAGES, part)
+            yield part
 
     def mail_bytes(self, group: str, payload: bytes) -> bytes:
         """What to send for mail; b"" for a peer that takes none."""
@@ -201,7 +207,7 @@ class ReplicationLink:
         return frame_bytes(ReplicationKind.MAIL, encode_mail(group, payload))
 
 
-def _decoded_refusal(payload: bytes) -> str:
+def _decoded_refusal(payload: memoryview) -> str:
     try:
         return _REFUSALS.decode(payload).text[:1000]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

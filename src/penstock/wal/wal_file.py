@@ -12,13 +12,13 @@ Order of writes, and why:
 - After a failed write or sync everything since the last sync is written again, at the same place: the system
   may have dropped it.
 
-Invariants: _unsynced is what the file has, or should have, behind _synced; the first _written bytes of it
-were written and no sync has failed since.
+Invariants: _unsynced is what the file has, or should have, behind _synced, in parts that together have
+_unsynced_bytes; the first _written parts of it were written and no sync has failed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import structs
@@ -28,13 +28,23 @@ from penstock.store.disk import Disk
 from penstock.store.files import make_directory, names_in, remove_file, sync_directory, sync_file
 from penstock.wal.group_recovery import RecoveredGroup, WalCheckpoint, WalEntry, group_record
 from penstock.wal.wal_mark import WalMark, read_mark, write_mark
-from penstock.wal.wal_records import WAL_FORMAT, WalKind, WalRecord, encode_record
+from penstock.wal.wal_records import (
+    WAL_FORMAT,
+    WalKind,
+    WalRecord,
+    encode_record,
+    record_bytes,
+    record_parts,
+)
 from penstock.wal.wal_recovery import WalPosition, WalRecovery, recover_log
 
 SEGMENT_BYTES = 64 << 20
 """Size of a segment, bytes, from which on the next one begins."""
 TERMS_PER_MARK = 64
 """How far the limit of terms is raised: a mark costs two syncs or more."""
+COPIED_BYTES_MAX = 64 << 10
+"""Parts of fewer bytes are joined for one write; larger ones are written as they are: copying them takes
+longer than a call."""
 _SUFFIX = ".wal"
 _FREES_SEGMENTS = (WalKind.CHECKPOINT, WalKind.INSTALLED, WalKind.REMOVED)
 
@@ -132,8 +142,9 @@ class WriteAheadLog:
         self._is_removal_due = True  # a checkpoint may have made segments superfluous
         self._term_max = max((found.term for found in recovery.groups.values()), default=0)
         self._number, self._synced = recovery.newest, 0
-        self._unsynced = bytearray()
-        self._written = 0
+        self._unsynced: list[bytes] = []
+        self._unsynced_bytes = 0
+        self._written = self._written_bytes = 0
         self._fd = -1
         self._opening = self._segment_beginning(recovery.end)
 
@@ -259,7 +270,7 @@ class WriteAheadLog:
         elif self._staged:
             self._encode_staged()
             self._put_unsynced()
-        return len(self._unsynced)
+        return self._unsynced_bytes
 
     def pinned(self) -> tuple[int, list[int]]:
         """Returns the number of segments, and the groups whose entries keep the oldest one."""
@@ -281,7 +292,8 @@ class WriteAheadLog:
         for staged in self._staged:
             # What is written again after a failed sync keeps its first record, which follows one that ended.
             record = structs.replace(staged, follows_sync=not self._unsynced)
-            self._unsynced += encode_record(record, self._number, self._synced + len(self._unsynced))
+            self._unsynced += record_parts(record, self._number, self._synced + self._unsynced_bytes)
+            self._unsynced_bytes += record_bytes(len(record.payload))
             if record.kind is WalKind.ENTRY:
                 highest[record.group] = max(highest.get(record.group, 0), record.index)
             elif record.kind is WalKind.INSTALLED:
@@ -295,25 +307,27 @@ class WriteAheadLog:
         try:
             self._disk.sync(self._fd)
         except OSError as error:
-            self._written = 0  # the system may have dropped it
+            self._written = self._written_bytes = 0  # the system may have dropped it
             raise self._failure(error) from error
-        self._synced += len(self._unsynced)
+        self._synced += self._unsynced_bytes
         self._unsynced.clear()
-        self._written = 0
+        self._unsynced_bytes = self._written = self._written_bytes = 0
 
     def _put_unsynced(self) -> None:
-        with memoryview(self._unsynced) as view:
-            rest = bytes(view[self._written :])
+        offset = self._synced + self._written_bytes
+        self._unsynced[self._written :] = _joined(self._unsynced[self._written :])
         try:
-            self._write(rest, self._synced + self._written)
+            for data in self._unsynced[self._written :]:
+                self._write(data, offset)
+                offset += len(data)
         except OSError as error:
-            self._written = 0
+            self._written = self._written_bytes = 0
             raise self._failure(error) from error
-        self._written = len(self._unsynced)
+        self._written, self._written_bytes = len(self._unsynced), self._unsynced_bytes
 
     def _failure(self, error: OSError) -> StoreWriteError:
         return StoreWriteError(
-            f"cannot write or sync {len(self._unsynced)} bytes at {self._synced}: {error.strerror}",
+            f"cannot write or sync {self._unsynced_bytes} bytes at {self._synced}: {error.strerror}",
             path=str(self._path(self._number)),
         )
 
@@ -377,6 +391,21 @@ def _read(disk: Disk, path: Path) -> bytes:
         return disk.read(path)
     except OSError as error:
         raise StoreError(f"cannot read the segment: {error.strerror}", path=str(path)) from error
+
+
+def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer parts: neighbours are joined, but for the large ones."""
+    few: list[bytes] = []
+    for part in parts:
+        if len(part) < COPIED_BYTES_MAX:
+            few.append(part)
+            continue
+        if few:
+            yield b"".join(few)
+            few.clear()
+        yield part
+    if few:
+        yield b"".join(few)
 
 
 def segment_name(number: int) -> str:

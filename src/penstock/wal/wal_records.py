@@ -120,6 +120,12 @@ def record_bytes(payload_length: int) -> int:
 
 def encode_record(record: WalRecord, segment: int, offset: int) -> bytes:
     """The bytes of a record at an offset of a segment. Raises MisuseError for a payload above 1 GiB."""
+    return b"".join(record_parts(record, segment, offset))
+
+
+def record_parts(record: WalRecord, segment: int, offset: int) -> tuple[bytes, bytes, bytes]:
+    """The same as head, payload and tail: a payload can have megabytes, and is not copied. Raises
+    MisuseError."""
     payload = record.payload
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise MisuseError(f"a log record holds up to {PAYLOAD_BYTES_MAX} bytes, not {len(payload)}; split it")
@@ -130,8 +136,7 @@ def encode_record(record: WalRecord, segment: int, offset: int) -> bytes:
     seed = _seed(segment, offset)
     head = _FIELDS.pack(HEAD_MAGIC, *fields)
     tail = _FIELDS.pack(TAIL_MAGIC, *fields)
-    parts = (head, _checksum(head, seed), payload, tail, _checksum(tail, seed))
-    return b"".join(parts)
+    return head + _checksum(head, seed), payload, tail + _checksum(tail, seed)
 
 
 def read_head(data: bytes, at: int, segment: int) -> WalFrame | None:

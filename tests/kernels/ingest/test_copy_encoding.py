@@ -44,7 +44,8 @@ def batch_of(all_: list[Copy | int]) -> CopyBatch:
 def test_a_batch_of_copies_is_encoded_as_the_model_encodes_it(sent: list[Copy | int]) -> None:
     data = batch_of(sent).encode()
     assert data == b"".join(encode_place(one) if isinstance(one, int) else encode_copy(one) for one in sent)
-    again = CopyBatch.decode(b"head" + data, 4)
+    assert batch_of(sent).encode(b"head") == b"head" + data
+    again = CopyBatch.decode(b"head" + data + b"another", 4, 4 + len(data))
     assert (len(again), again.encode(), again.size) == (len(sent), data, batch_of(sent).size)
 
 

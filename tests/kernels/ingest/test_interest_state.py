@@ -238,7 +238,8 @@ def test_settled_runs_come_back_from_their_encoding(runs: list[tuple[int, int]])
     given = SettledRuns()
     for first, more in runs:
         given.append(first, min(first + more, 2**63 - 1))
-    assert SettledRuns.decode(b"head" + given.encode(), 4).items() == given.items()
+    data = given.encode()
+    assert SettledRuns.decode(b"head" + data + b"another", 4, 4 + len(data)).items() == given.items()
 
 
 @pytest.mark.parametrize(

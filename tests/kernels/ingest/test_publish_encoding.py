@@ -53,7 +53,8 @@ def test_a_batch_is_encoded_as_the_model_encodes_it_and_comes_back(sent: list[Pu
         batch.take_one()
     data = batch.encode()
     assert data == encode_publishes(sent[from_:])
-    again = IngestBatch.decode(b"head" + data, 4)
+    assert batch.encode(b"head") == b"head" + data
+    again = IngestBatch.decode(b"head" + data + b"another", 4, 4 + len(data))
     assert (len(again), again.encode()) == (len(sent[from_:]), data)
     assert taken(again) == sent[from_:]
     assert again.size == batch_of(*sent[from_:]).size

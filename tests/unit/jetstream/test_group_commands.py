@@ -46,7 +46,7 @@ class Leader:
         self.wakes += 1
 
     def decoded(self) -> list[list[tuple[object, int]]]:
-        return [[decode(one) for one in split(entry)] for entry in self.group.entries]
+        return [[decode(entry, *span) for span in split(entry)] for entry in self.group.entries]
 
 
 def test_the_commands_of_a_tick_are_one_entry_in_their_order() -> None:
@@ -223,7 +223,7 @@ def test_every_cut_of_an_entry_is_an_error_or_has_only_whole_commands() -> None:
     leader.commands.submit(DropConsumer("c"), 0)
     leader.commands.flush()
     [entry] = leader.group.entries
-    whole = [len(b"".join([entry[:1], *([b"...." + one for one in split(entry)][:n])])) for n in range(3)]
+    whole = [1, *(end for _, end in split(entry))]
     for end in range(len(entry)):
         if end in whole:
             assert len(list(split(entry[:end]))) == whole.index(end)

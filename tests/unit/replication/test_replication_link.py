@@ -28,6 +28,7 @@ from penstock.raft.raft_messages import (
 )
 from penstock.replication.raftz import raft_status
 from penstock.replication.replication_frames import (
+    BUFFER_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
     ReplicationKind,
     ReplicationParser,
@@ -135,7 +136,7 @@ def read_all(parser: ReplicationParser, pieces: Iterable[bytes]) -> list[tuple[R
     for piece in pieces:
         parser.feed(piece)
         while (frame := parser.read()) is not None:
-            found.append((frame.kind, frame.payload))
+            found.append((frame.kind, bytes(frame.payload)))
     return found
 
 
@@ -150,6 +151,24 @@ def test_frames_are_read_wherever_the_stream_is_split() -> None:
     assert read_all(ReplicationParser(), [data[i : i + 1] for i in range(len(data))]) == frames
     for at in range(len(data)):
         assert read_all(ReplicationParser(), [data[:at], data[at:]]) == frames
+
+
+def test_payloads_of_all_sizes_are_read_from_one_buffer_after_another() -> None:
+    sizes = [70_000, 3, 70_001, BUFFER_BYTES_MAX + 5, 1, 70_000, 0]
+    frames = [(ReplicationKind.MESSAGES, bytes([number]) * size) for number, size in enumerate(sizes)]
+    data = b"".join(frame_bytes(*one) for one in frames)
+    for step in (1000, 65_536, len(data)):
+        parser = ReplicationParser()
+        parser.widen()
+        assert read_all(parser, [data[at : at + step] for at in range(0, len(data), step)]) == frames
+
+
+def test_what_was_not_read_before_the_next_bytes_came_is_kept() -> None:
+    data = b"".join(frame_bytes(ReplicationKind.MAIL, b"x" * size) for size in (3, 4, 5))
+    parser = ReplicationParser()
+    for piece in (data[:20], data[20:40], data[40:]):
+        parser.feed(piece)
+    assert read_all(parser, [b""]) == [(ReplicationKind.MAIL, b"x" * size) for size in (3, 4, 5)]
 
 
 def test_each_flipped_bit_of_a_frame_is_found() -> None:

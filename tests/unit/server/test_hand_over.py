@@ -19,7 +19,7 @@ def entry(*made: Command) -> bytes:
 
 
 def decoded(data: bytes) -> list[Command]:
-    return [commands.decode(one)[0] for one in split(data)]
+    return [commands.decode(data, *span)[0] for span in split(data)]
 
 
 def publishes() -> IngestBatch:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import StoreCorruptError, StoreWriteError
 from penstock.testing.sim.sim_disk import Killed, SimDisk
+from penstock.wal import wal_file
 from penstock.wal.group_recovery import RecoveredGroup, WalCheckpoint, WalEntry
 from penstock.wal.wal_file import WriteAheadLog
 from penstock.wal.wal_records import WalKind, WalRecord
@@ -18,6 +19,12 @@ from tests.support.wal_model import LogModel
 
 DIRECTORY = Path("/wal")
 SEGMENT_BYTES = 2000
+
+
+@pytest.fixture(autouse=True, params=[1 << 20, 30], ids=["joined", "in parts"])
+def copied_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are written together, or their payloads by themselves."""
+    monkeypatch.setattr(wal_file, "COPIED_BYTES_MAX", request.param)
 
 
 class LoggedModel(LogModel):

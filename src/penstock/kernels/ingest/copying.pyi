@@ -45,14 +45,14 @@ class CopyBatch(RunBuffer):
     def take_one(self) -> tuple[int, int, bytes, bytes, bytes] | None:
         """(seq, ts, subject, header, payload) at `position`, which moves past it; None at the end."""
 
-    def encode(self) -> bytes:
-        """The messages from `position` on: for each the fields of CopyEntry (copying.pxd), subject, header
-        block, payload."""
+    def encode(self, head: bytes = b"") -> bytes:
+        """`head`, and the messages from `position` on: for each the fields of CopyEntry (copying.pxd),
+        subject, header block, payload."""
 
     @staticmethod
-    def decode(data: bytes, start: int = 0) -> CopyBatch:
-        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is
-        malformed."""
+    def decode(data: bytes, start: int = 0, end: int = ...) -> CopyBatch:
+        """The batch that was encoded as the bytes of `data` from offset `start` to `end`. Raises ValueError
+        when it is malformed."""
 
 def settle_upto(state: AckState, log: StreamLog, filters: list[bytes], upto_seq: int, ts: int) -> int:
     """Marks the messages up to a sequence that pass a filter (none: all) as delivered at `ts` (ns), and as

@@ -259,45 +259,51 @@ cdef class CopyBatch(RunBuffer):
         self.reached = head.seq
         return head.seq, head.ts, subject, header, payload
 
-    def encode(self):
-        """The messages from `position` on, as decode() reads them."""
-        cdef size_t at = self.position, size = 0, n
-        cdef const CopyHead* head
+    def encode(self, bytes head not None=b""):
+        """`head`, and the messages from `position` on, as decode() reads them."""
+        cdef size_t at = self.position, size = <size_t>PyBytes_GET_SIZE(head), n
+        cdef const CopyHead* one
         cdef CopyEntry entry
         cdef bytes encoded
         cdef char* d
         while at < self.buf.size:
-            head = <const CopyHead*>(self.buf.data + at)
-            size += sizeof(CopyEntry) + head.subject_len + head.body_len
-            at += head.size
+            one = <const CopyHead*>(self.buf.data + at)
+            size += sizeof(CopyEntry) + one.subject_len + one.body_len
+            at += one.size
         encoded = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
         d = PyBytes_AS_STRING(encoded)
+        memcpy(d, PyBytes_AS_STRING(head), <size_t>PyBytes_GET_SIZE(head))
+        d += PyBytes_GET_SIZE(head)
         at = self.position
         while at < self.buf.size:
-            head = <const CopyHead*>(self.buf.data + at)
-            entry.seq = head.seq
-            entry.ts = head.ts
-            entry.flags = head.flags
-            entry.subject_len = head.subject_len
-            entry.header_len = head.header_len
-            entry.body_len = head.body_len
-            entry.id_start = head.id_start
-            entry.id_len = head.id_len
-            n = <size_t>head.subject_len + head.body_len
+            one = <const CopyHead*>(self.buf.data + at)
+            entry.seq = one.seq
+            entry.ts = one.ts
+            entry.flags = one.flags
+            entry.subject_len = one.subject_len
+            entry.header_len = one.header_len
+            entry.body_len = one.body_len
+            entry.id_start = one.id_start
+            entry.id_len = one.id_len
+            n = <size_t>one.subject_len + one.body_len
             memcpy(d, &entry, sizeof(CopyEntry))
-            memcpy(d + sizeof(CopyEntry), <const char*>head + sizeof(CopyHead), n)
+            memcpy(d + sizeof(CopyEntry), <const char*>one + sizeof(CopyHead), n)
             d += sizeof(CopyEntry) + n
-            at += head.size
+            at += one.size
         assert d == PyBytes_AS_STRING(encoded) + size
         return encoded
 
     @staticmethod
-    def decode(bytes data not None, size_t start=0):
-        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is malformed."""
+    def decode(bytes data not None, size_t start=0, size_t end=<size_t>-1):
+        """The batch that was encoded as the bytes of `data` from offset `start` to `end`. Raises ValueError when it is
+        malformed."""
         cdef CopyBatch batch = CopyBatch()
         cdef const char* p = PyBytes_AS_STRING(data)
-        cdef size_t end = <size_t>PyBytes_GET_SIZE(data), at = start, n
+        cdef size_t at = start, n
         cdef CopyEntry entry
+        end = min(end, <size_t>PyBytes_GET_SIZE(data))
+        if at < end:
+            batch.buf.reserve(end - at + (end - at) // 8)   # the heads are larger in memory
         while at < end:
             if end - at < sizeof(CopyEntry):
                 raise ValueError(f"the head of a copy at {at} ends at {end}")

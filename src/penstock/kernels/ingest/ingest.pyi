@@ -26,14 +26,14 @@ class IngestBatch(RunBuffer):
     def take_one(self) -> tuple[bytes, bytes, bytes, bytes] | None:
         """(subject, reply, header, payload) at `position`, which moves past it; None at the end."""
 
-    def encode(self) -> bytes:
-        """The publishes from `position` on: for each its lengths (subject and reply 16 bits, header block and
-        body 32 bits, little-endian), subject, reply, body."""
+    def encode(self, head: bytes = b"") -> bytes:
+        """`head`, and the publishes from `position` on: for each its lengths (subject and reply 16 bits,
+        header block and body 32 bits, little-endian), subject, reply, body."""
 
     @staticmethod
-    def decode(data: bytes, start: int = 0) -> IngestBatch:
-        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is
-        malformed."""
+    def decode(data: bytes, start: int = 0, end: int = ...) -> IngestBatch:
+        """The batch that was encoded as the bytes of `data` from offset `start` to `end`. Raises ValueError
+        when it is malformed."""
 
 class StreamSink(Sink):
     """The sink of a stream's subjects; puts `stream` into `dirty_list` when publishes wait.

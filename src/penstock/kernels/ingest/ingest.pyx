@@ -103,43 +103,49 @@ cdef class IngestBatch(RunBuffer):
         self.position += head.size
         return subject, reply, header, payload
 
-    def encode(self):
-        """The publishes from `position` on, as decode() reads them."""
+    def encode(self, bytes head not None=b""):
+        """`head`, and the publishes from `position` on, as decode() reads them."""
         cdef const char* data = self.buf.data
-        cdef size_t at = self.position, size = 0, n
-        cdef const PublishHead* head
+        cdef size_t at = self.position, size = <size_t>PyBytes_GET_SIZE(head), n
+        cdef const PublishHead* one
         cdef PublishEntry entry
         cdef bytes encoded
         cdef char* d
         while at < self.buf.size:
-            head = <const PublishHead*>(data + at)
-            size += sizeof(PublishEntry) + head.subject_len + head.reply_len + head.body_len
-            at += head.size
+            one = <const PublishHead*>(data + at)
+            size += sizeof(PublishEntry) + one.subject_len + one.reply_len + one.body_len
+            at += one.size
         encoded = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
         d = PyBytes_AS_STRING(encoded)
+        memcpy(d, PyBytes_AS_STRING(head), <size_t>PyBytes_GET_SIZE(head))
+        d += PyBytes_GET_SIZE(head)
         at = self.position
         while at < self.buf.size:
-            head = <const PublishHead*>(data + at)
-            entry.subject_len = head.subject_len
-            entry.reply_len = head.reply_len
-            entry.header_len = head.header_len
-            entry.body_len = head.body_len
-            n = <size_t>head.subject_len + head.reply_len + head.body_len
+            one = <const PublishHead*>(data + at)
+            entry.subject_len = one.subject_len
+            entry.reply_len = one.reply_len
+            entry.header_len = one.header_len
+            entry.body_len = one.body_len
+            n = <size_t>one.subject_len + one.reply_len + one.body_len
             memcpy(d, &entry, sizeof(PublishEntry))
-            memcpy(d + sizeof(PublishEntry), <const char*>head + sizeof(PublishHead), n)
+            memcpy(d + sizeof(PublishEntry), <const char*>one + sizeof(PublishHead), n)
             d += sizeof(PublishEntry) + n
-            at += head.size
+            at += one.size
         assert d == PyBytes_AS_STRING(encoded) + size
         return encoded
 
     @staticmethod
-    def decode(bytes data not None, size_t start=0):
-        """The batch that was encoded as `data` from offset `start` on. Raises ValueError when it is malformed."""
+    def decode(bytes data not None, size_t start=0, size_t end=<size_t>-1):
+        """The batch that was encoded as the bytes of `data` from offset `start` to `end`. Raises ValueError when it is
+        malformed."""
         cdef IngestBatch batch = IngestBatch()
         cdef const char* p = PyBytes_AS_STRING(data)
-        cdef size_t end = <size_t>PyBytes_GET_SIZE(data), at = start, n
+        cdef size_t at = start, n
         cdef PublishEntry entry
         cdef Message m
+        end = min(end, <size_t>PyBytes_GET_SIZE(data))
+        if at < end:
+            batch.buf.reserve(end - at + (end - at) // 8)   # the heads are larger in memory
         while at < end:
             if end - at < sizeof(PublishEntry):
                 raise ValueError(f"the head of a publish at {at} ends at {end}")

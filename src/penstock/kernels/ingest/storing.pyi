@@ -27,8 +27,8 @@ class SettledRuns:
         """The runs, for decode()."""
 
     @staticmethod
-    def decode(data: bytes, start: int = 0) -> SettledRuns:
-        """Raises ValueError when what `data` has from offset `start` on is malformed."""
+    def decode(data: bytes, start: int = 0, end: int = ...) -> SettledRuns:
+        """Raises ValueError when what `data` has from offset `start` to `end` is malformed."""
 
 class InterestState:
     """The messages that the consumers of one stream need.

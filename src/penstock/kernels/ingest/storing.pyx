@@ -113,11 +113,12 @@ cdef class SettledRuns:
             free(start)
 
     @staticmethod
-    def decode(bytes data not None, size_t start=0):
-        """The runs that were encoded as `data` from offset `start` on. Raises ValueError when it is malformed."""
+    def decode(bytes data not None, size_t start=0, size_t end=<size_t>-1):
+        """The runs that were encoded as the bytes of `data` from offset `start` to `end`. Raises ValueError when they
+        are malformed."""
         cdef SettledRuns runs = SettledRuns()
         cdef const char* p = PyBytes_AS_STRING(data)
-        cdef size_t n = <size_t>PyBytes_GET_SIZE(data), at = start
+        cdef size_t n = min(end, <size_t>PyBytes_GET_SIZE(data)), at = start
         cdef uint64_t distance = 0, more = 0, before = 0, first
         cdef Py_ssize_t used, rest
         while at < n:

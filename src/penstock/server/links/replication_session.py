@@ -119,11 +119,11 @@ class ReplicationSession:
         """Sends this side's greeting."""
         self._send(self.link.opening())
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes | memoryview) -> None:
         self._heard_at = time.monotonic_ns()
         faults.contain(self._take, self._failed, data)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes | memoryview) -> None:
         if self._waits_for_info:
             self._line += data
             line, found, rest = bytes(self._line).partition(b"\r\n")

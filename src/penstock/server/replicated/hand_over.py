@@ -45,12 +45,12 @@ def progress_of(entry: bytes, but: frozenset[str]) -> bytes:
     """
     kept: list[bytes] = []
     try:
-        for data in split(entry):
-            command, _ = decode(data)
+        for start, end in split(entry):
+            command, _ = decode(entry, start, end)
             if isinstance(command, ProgressConsumer):
                 if command.name in but:
                     continue
-                kept.append(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+                kept.append((end - start).to_bytes(_LENGTH_BYTES, "little") + entry[start:end])
             elif not isinstance(command, (IngestBatch, CheckState)):
                 break
     except MalformedCommandError:
@@ -61,7 +61,7 @@ def progress_of(entry: bytes, but: frozenset[str]) -> bytes:
 def is_progress(entry: bytes) -> bool:
     """Whether an entry of another server holds nothing but consumers' progress."""
     try:
-        return all(isinstance(decode(data)[0], ProgressConsumer) for data in split(entry))
+        return all(isinstance(decode(entry, *span)[0], ProgressConsumer) for span in split(entry))
     except MalformedCommandError:
         return False
 
