@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.raft.raft_messages import RaftSnapshot
 from penstock.replication.group_port import SnapshotDone
+from penstock.replication.replica_group import ReplicaGroup
 from penstock.server.replicated.state_files import StateFiles
 from penstock.server.replicated.stream_checkpoints import StreamCheckpoints
 from penstock.server.replicated.stream_group_owner import StreamGroup
@@ -107,6 +109,18 @@ def does_not_serve_after_a_state_was_loaded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StreamGroup, "_loaded", wrong)
 
 
+def waits_for_a_checkpoint_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A member that took another state while it took a checkpoint never takes one again."""
+    install = ReplicaGroup._install
+
+    def wrong(self: ReplicaGroup, snapshot: RaftSnapshot) -> None:
+        taking = self._taking
+        install(self, snapshot)
+        self._taking = taking
+
+    patch.setattr(ReplicaGroup, "_install", wrong)
+
+
 STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (applies_entries_of_a_state_again, 1),
     (answers_reads_whose_leadership_ended, 2),
@@ -116,6 +130,7 @@ STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (does_not_sync_the_names_of_its_files, 3),
     (removes_files_before_the_log_has_the_next_checkpoint, 161),
     (removes_files_while_a_state_is_taken, 1),
-    (does_not_serve_after_a_state_was_loaded, 78),
+    (does_not_serve_after_a_state_was_loaded, 123),
+    (waits_for_a_checkpoint_that_was_given_up, 117),
 )
 """Each bug with the seed that is tried first."""

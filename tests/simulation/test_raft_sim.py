@@ -15,6 +15,7 @@ from tests.simulation.raft_bugs import SIMULATED, Plant
 CHUNK = 20
 FAILED_ONCE = (
     5,  # proposals at indexes that no later leader filled were never answered
+    1795939318825,  # a group whose checkpoint failed while it was full did not ask for another one
 )
 
 

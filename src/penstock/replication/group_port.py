@@ -86,7 +86,9 @@ class GroupOwner(Protocol):
         """Makes the state durable as it is now, after the last `committed`, or as it is later, then calls
         done(data) from the event loop, at once or later. `data` is what `restored` or, on another server,
         `install_snapshot` needs: a small state itself, or where it is. None: it failed, and is asked for
-        again later. The owner of a later state ignores the entries that it has, by their index."""
+        again later. The owner of a later state ignores the entries that it has, by their index. Proposals
+        that were refused, for much was applied since the checkpoint before, may be made again after
+        done(data)."""
 
     def install_snapshot(
         self, index: int, term: int, data: bytes, leader: ReplicaId, done: InstallDone

@@ -38,6 +38,10 @@ class GroupSurroundings(Protocol):
     def clock(self) -> int:
         """Monotonic ns."""
 
+    @property
+    def unsaved_bytes_max(self) -> int:
+        """See ReplicationOptions; less when the log of all groups is large."""
+
     def touch(self, group: ReplicaGroup) -> RaftReplica:
         """The replica, to be changed; a pump follows."""
 
@@ -76,7 +80,8 @@ class ReplicaGroup:
         self._proposals: dict[int, int] = {}  # term by index
         self._reads: dict[int, int] = {}  # term by context: not confirmed
         self._confirmed: deque[tuple[int, int]] = deque()  # (index, context): not applied
-        self._is_checkpointing = False
+        self._taking: RaftSnapshot | None = None  # the checkpoint that the owner takes
+        self._taken_bytes = 0  # of log_bytes: what it will have
         self._installing: RaftSnapshot | None = None
 
     # --- state
@@ -107,6 +112,11 @@ class ReplicaGroup:
         return lead is not None and lead.transfer_to is not None
 
     @property
+    def is_full(self) -> bool:
+        """Whether nothing more is taken before the next checkpoint: much was applied since the last one."""
+        return self.log_bytes > self._node.unsaved_bytes_max
+
+    @property
     def is_recovering(self) -> bool:
         return self.replica.is_recovering
 
@@ -126,6 +136,8 @@ class ReplicaGroup:
         if self.is_stopped:
             return None
         replica = self._node.touch(self)
+        if self.is_full:
+            return None
         index = replica.propose([payload], self._node.clock())
         if not index:
             return None
@@ -262,7 +274,7 @@ class ReplicaGroup:
         that lag a little."""
         self.wants_checkpoint = False
         log = self.replica.log
-        if self._is_checkpointing or self.is_installing or self._node.clock() < self._next_checkpoint:
+        if self._taking is not None or self.is_installing or self._node.clock() < self._next_checkpoint:
             return
         index = self.applied_index
         if index <= log.snapshot.index:
@@ -271,8 +283,8 @@ class ReplicaGroup:
             return
         term = log.term_at(index)
         assert term is not None, "an applied entry after the snapshot is in the log"
-        self._is_checkpointing = True
         snapshot = RaftSnapshot(index, term, log.membership_at(index))
+        self._taking, self._taken_bytes = snapshot, self.log_bytes
         self.owner.take_snapshot(partial(self._on_snapshot, snapshot, keeps_entries))
 
     def _on_snapshot(
@@ -282,9 +294,9 @@ class ReplicaGroup:
         data: bytes | None,
         durable: Callable[[], None] = _nothing,
     ) -> None:
-        if not self._is_checkpointing:
+        if self._taking is not state:
             return
-        self._is_checkpointing = False
+        self._taking = None
         log = self.replica.log
         if data is None:
             self._next_checkpoint = self._node.clock() + CHECKPOINT_RETRY_NS
@@ -299,7 +311,7 @@ class ReplicaGroup:
         snapshot = RaftSnapshot(state.index, state.term, state.membership, data)
         keep_from = self._kept_from(state.index) if keeps_entries else state.index + 1
         self._save(snapshot, keep_from, durable)
-        self.log_bytes = 0
+        self.log_bytes -= self._taken_bytes
 
     def _save(self, snapshot: RaftSnapshot, keep_from: int, durable: Callable[[], None] = _nothing) -> None:
         if keep_from > snapshot.index:
@@ -323,6 +335,7 @@ class ReplicaGroup:
 
     def _install(self, snapshot: RaftSnapshot) -> None:
         self._installing = snapshot
+        self._taking = None  # the owner may give it up, and says nothing then
         leader = self.replica.leader or ""
         self.owner.install_snapshot(
             snapshot.index, snapshot.term, snapshot.data, leader, partial(self._on_installed, snapshot)

@@ -31,7 +31,7 @@ from penstock.errors import MisuseError
 from penstock.raft.membership import Membership
 from penstock.raft.raft_host import Frame, GroupReady, RaftHost
 from penstock.raft.raft_log import RaftLog
-from penstock.raft.raft_messages import HardState, Message, RaftSnapshot, ReplicaId
+from penstock.raft.raft_messages import Append, HardState, Message, RaftSnapshot, ReplicaId
 from penstock.raft.raft_options import MILLISECOND_NS, RaftOptions
 from penstock.raft.raft_replica import RaftReplica, Ready, Role
 from penstock.replication.group_port import GroupOwner
@@ -63,6 +63,9 @@ class ReplicationOptions:
     checkpoint_bytes: a group with so many bytes of applied entries takes a checkpoint. keep_bytes: entries
     that stay behind it for members that lag. segments_max: so many segments of the log make the groups that
     keep the oldest take a checkpoint.
+    unsaved_bytes_max: a group with more bytes of applied entries since its last checkpoint takes no
+    proposals, and no entries of its leader, before the next one: they are in memory, and a start reads them
+    all. With segments_full segments of the log the same holds from checkpoint_bytes on.
     pump_bytes_max: committed entries that one pump hands out, so that others get their turn.
     disk_retry_ns: between attempts to write after an error. disk_stall_ns: a write that takes longer makes
     this server hand over its leaderships.
@@ -76,6 +79,8 @@ class ReplicationOptions:
     checkpoint_bytes: int = 32 << 20
     keep_bytes: int = 8 << 20
     segments_max: int = 4
+    unsaved_bytes_max: int = 256 << 20
+    segments_full: int = 16
     pump_bytes_max: int = 16 << 20
     disk_retry_ns: int = 500 * MILLISECOND_NS
     disk_stall_ns: int = 3 * SECOND_NS
@@ -142,6 +147,7 @@ class ReplicationNode:
         self._host = RaftHost(self.name, findings.identity.boot, options.raft)
         self._groups: dict[str, ReplicaGroup] = {}
         self._recovering: set[str] = set()
+        self._full: set[str] = set()  # groups whose next checkpoint is overdue
         self._peers: set[ReplicaId] = set()
         self._linked: dict[str, ReplicaId] = {}  # by server name
         self._memberships: dict[str, Membership] = {}  # by group, as last seen
@@ -359,6 +365,10 @@ class ReplicationNode:
         self._wake()
 
     def _step(self, name: str, message: Message, now: int) -> None:
+        if isinstance(message, Append) and message.entries:
+            group = self._groups.get(name)
+            if group is not None and group.is_full:
+                return  # as if it were lost: the leader sends it again when it hears that it is missing
         try:
             self._host.step(name, message, now)
         except Exception as error:  # noqa: BLE001 (contained: stops this group)
@@ -381,7 +391,17 @@ class ReplicationNode:
                 self.group_failed(name, error)
         if self._write_began is not None and now - self._write_began > self.options.disk_stall_ns:
             self.leave()
+        self._look_at_full()
         self._wake()
+
+    def _look_at_full(self) -> None:
+        """A checkpoint that failed is tried again, also when the group takes nothing and does not move."""
+        for name in tuple(self._full):
+            group = self._groups.get(name)
+            if group is not None and group.is_full:
+                self._host.touch(name)
+            else:
+                self._full.discard(name)
 
     def disk_done(self, status: StorageStatus | None, error: Exception | None) -> None:
         """The write of the last output ended. With an error it is tried again; nothing that waits for it
@@ -484,9 +504,11 @@ class ReplicationNode:
         for name in looked_at:
             group = self._groups.get(name)
             if group is not None and (
-                group.wants_checkpoint or group.log_bytes >= self.options.checkpoint_bytes
+                group.wants_checkpoint or group.is_full or group.log_bytes >= self.options.checkpoint_bytes
             ):
                 self._checkpoint(group, keeps_entries=True)
+                if group.is_full:
+                    self._full.add(name)
         for name in keepers:
             if name in self._groups:
                 self._checkpoint(self._groups[name], keeps_entries=False)
@@ -521,6 +543,12 @@ class ReplicationNode:
         return DiskWrite((), True, is_mark=True)
 
     # --- for groups (GroupSurroundings)
+
+    @property
+    def unsaved_bytes_max(self) -> int:
+        options = self.options
+        is_log_full = self._status.segments >= options.segments_full
+        return options.checkpoint_bytes if is_log_full else options.unsaved_bytes_max
 
     def touch(self, group: ReplicaGroup) -> RaftReplica:
         if self._groups.get(group.name) is group:

@@ -282,6 +282,94 @@ def test_a_checkpoint_may_take_its_time_and_may_fail() -> None:
         server.owners["g"].snapshots[-1](bytes(CHECKPOINT_BYTES_MAX + 1))
 
 
+def test_much_behind_a_checkpoint_is_bounded_at_the_leader() -> None:
+    nodes = NodesUnderTest("a", unsaved_bytes_max=1000)
+    nodes.start("g")
+    server = nodes.leader()
+    owner = server.owners["g"]
+    owner.snapshots_at_once = False
+    while server.group().propose(bytes(100)) is not None:
+        nodes.settle()
+    assert 1000 < server.group().log_bytes < 1200
+    [done] = owner.snapshots
+    assert server.group().propose(b"refused") is None
+    owner.snapshots.clear()
+    done(None)
+    nodes.pass_time(4000)
+    assert owner.snapshots == [], "it waits before it asks again"
+    nodes.pass_time(2000)
+    owner.snapshots.pop()(b"state")
+    assert server.group().log_bytes == 0
+    propose(server, b"taken")
+    assert owner.commands[-1] == b"taken"
+
+
+def test_a_full_log_of_all_groups_bounds_each_of_them_closer() -> None:
+    nodes = NodesUnderTest("a", checkpoint_bytes=300, segments_full=3, keep_bytes=0)
+    server = nodes["a"]
+    server.start(segment_bytes=2000)
+    server.open("g", nodes.all)
+    server.open("h", nodes.all)
+    nodes.leader()
+    nodes.leader("h")
+    for name in ("g", "h"):
+        server.owners[name].snapshots_at_once = False
+    while server.group().propose(bytes(100)) is not None:
+        nodes.settle()
+    assert 2000 < server.group().log_bytes < 8000
+    assert server.group("h").propose(b"it has little behind its checkpoint") is not None
+    nodes.settle()
+    server.owners["g"].snapshots_at_once = True
+    server.owners["g"].snapshots[-1](b"state")  # of the first entries; the next one follows
+    nodes.settle()
+    assert server.group().propose(b"taken") is not None
+
+
+def test_a_member_with_much_behind_its_checkpoint_gets_the_rest_after_it() -> None:
+    nodes = NodesUnderTest(unsaved_bytes_max=1000)
+    nodes.start("g")
+    leader = nodes.leader()
+    full = nodes.followers()[0]
+    full.owners["g"].snapshots_at_once = False
+    for number in range(30):
+        propose(leader, b"%100d" % number)
+    nodes.pass_time(1000)
+    assert len(full.owners["g"].commands) < 12
+    assert len(leader.owners["g"].commands) == 30, "the others are a majority"
+    full.owners["g"].snapshots.pop()(full.owners["g"].state)
+    full.owners["g"].snapshots_at_once = True
+    nodes.pass_time(3000)
+    assert full.owners["g"].commands == leader.owners["g"].commands
+
+
+def test_a_checkpoint_that_was_given_up_for_another_state_is_not_waited_for() -> None:
+    nodes = NodesUnderTest(keep_bytes=0)
+    nodes.start("g")
+    leader = nodes.leader()
+    late = nodes.followers()[0]
+    owner = late.owners["g"]
+    owner.snapshots_at_once = False
+    propose(leader, b"1")
+    late.group().checkpoint()
+    nodes.settle()
+    [given_up] = owner.snapshots
+    nodes.isolate(late.server)
+    propose(leader, b"2", b"3")
+    leader.group().checkpoint()
+    nodes.settle()
+    nodes.cut.clear()
+    nodes.pass_time(2000)
+    assert ("installed", leader.node.name) in owner.events
+    propose(nodes.leader(), b"4")
+    owner.snapshots_at_once = True
+    late.group().checkpoint()
+    nodes.settle()
+    assert late.group().replica.log.snapshot.data == b"1\n2\n3\n4"
+    given_up(b"1")
+    nodes.settle()
+    assert late.group().replica.log.snapshot.data == b"1\n2\n3\n4"
+
+
 def test_a_member_that_lags_takes_the_state_of_a_checkpoint() -> None:
     nodes = NodesUnderTest(keep_bytes=0)
     nodes.start("g")

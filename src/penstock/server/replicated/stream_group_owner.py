@@ -67,6 +67,11 @@ from penstock.server.replicated.work_turns import CallLater, WorkTurns
 
 log = logging.getLogger("penstock.jetstream")
 
+
+def _nothing() -> None:
+    """No part waits for this checkpoint."""
+
+
 PASS_NS = 50_000_000
 """How often deferred requests are looked at."""
 
@@ -551,7 +556,14 @@ class StreamGroup:
         if self._replica is None:
             done(None)
         else:
-            self._states.take(self._replica, done)
+            self._states.take(self._replica, partial(self._snapshot_taken, done))
+
+    def _snapshot_taken(
+        self, done: SnapshotDone, data: bytes | None, durable: Callable[[], None] = _nothing
+    ) -> None:
+        done(data, durable)
+        if self.is_serving and self._replica is not None:
+            self._replica.propose()  # it may have been refused because so much was not in a checkpoint
 
     def install_snapshot(
         self, index: int, term: int, data: bytes, leader: ReplicaId, done: InstallDone

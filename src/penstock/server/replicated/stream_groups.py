@@ -76,7 +76,7 @@ class StreamGroups:
         self._standing: dict[StreamKey, int] = {}  # until when a preferred member stands for election
         self._adopting: dict[StreamKey, WorkJob] = {}
         self._adopted: dict[str, tuple[OwnerPorts, CheckpointRecord]] = {}  # by the name of the group
-        self._turns = WorkTurns(ports.call_later)
+        self._turns = WorkTurns(ports.call_later, ports.node.clock)
         self._budget = CatchUpBudget(ports.outstanding_catchup_max)
         make_directory(ports.disk, ports.directory)
 

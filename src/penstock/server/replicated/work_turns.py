@@ -3,7 +3,9 @@
 A job is a generator. It yields the work of the step that it has done, in the units of jetstream/slices.py, or
 PARK when it waits for something, such as the disk, after which wake() continues it. A turn runs steps of all
 jobs, one after the other, until they have done TURN_WORK; the next turn follows after a pause, in which the
-loop serves its sockets.
+loop serves its sockets. When the loop is busy and the pause becomes long, the next turn does more: jobs get
+SHARE of the time. A checkpoint that got less would not end while publishes come, and the log would grow for
+as long.
 
 Invariant: a job ends once: with its result, with its error, or by cancel().
 """
@@ -18,9 +20,13 @@ from penstock import faults
 
 PARK = 0
 """What a job yields that waits for wake()."""
+UNIT_NS = 2
 TURN_WORK = 1_000_000
 """About two milliseconds."""
+TURN_WORK_MAX = 5_000_000
 PAUSE_NS = 2_000_000
+SHARE = 1 / 3
+"""Of the time between the ends of two turns."""
 
 JobSteps = Generator[int, None, Any]
 CallLater = Callable[[int, Callable[[], None]], None]
@@ -86,10 +92,12 @@ def _end_failed(error: Exception, *_: object) -> None:
 
 
 class WorkTurns:
-    """See the module. call_later: calls in the event loop after a time."""
+    """See the module. call_later: calls in the event loop after a time. clock: monotonic ns."""
 
-    def __init__(self, call_later: CallLater) -> None:
+    def __init__(self, call_later: CallLater, clock: Callable[[], int]) -> None:
         self._call_later = call_later
+        self._clock = clock
+        self._ended_at: int | None = None  # the last turn, with more to do
         self._ready: deque[WorkJob] = deque()
         self._is_due = False
 
@@ -113,12 +121,19 @@ class WorkTurns:
 
     def _turn(self) -> None:
         self._is_due = False
-        left = TURN_WORK
+        left = self._turn_work()
         while self._ready and left > 0:
             job = self._ready.popleft()
             work = job.step()
             if work != PARK:
                 left -= work
                 self._ready.append(job)
+        self._ended_at = self._clock() if self._ready else None
         if self._ready:
             self._schedule(PAUSE_NS)
+
+    def _turn_work(self) -> int:
+        if self._ended_at is None:
+            return TURN_WORK
+        pause_ns = self._clock() - self._ended_at
+        return min(max(TURN_WORK, int(pause_ns * SHARE / (1 - SHARE)) // UNIT_NS), TURN_WORK_MAX)

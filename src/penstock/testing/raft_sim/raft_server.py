@@ -42,6 +42,8 @@ class RaftServer(NodeServer):
             checkpoint_bytes=random.choice((1500, 1 << 20)),
             keep_bytes=random.choice((0, 400)),
             segments_max=2,
+            unsaved_bytes_max=random.choice((2000, 256 << 20)),
+            segments_full=random.choice((3, 16)),
         )
         super().__init__(
             number, disk_number, of_node, segment_bytes, random, send, _no_mail, call_later, clock

@@ -100,6 +100,8 @@ class StreamServer(NodeServer):
             checkpoint_bytes=random.choice((3000, 20_000, 1 << 20)),
             keep_bytes=random.choice((0, 0, 1000)),
             segments_max=3,
+            unsaved_bytes_max=random.choice((4000, 40_000, 256 << 20)),
+            segments_full=random.choice((4, 16)),
         )
         segment_bytes = random.choice((20_000, 200_000))
         super().__init__(number, 0, of_node, segment_bytes, random, send, send_mail, call_later, clock)
