@@ -28,12 +28,13 @@ Call = tuple[str, str]
 
 class KnownMeta:
     """As MetaReplica: machine has the state. takes: whether a read or a command is taken. submitted: the
-    commands. reads: what waits to be current."""
+    commands. reads: what waits to be current. was_current: whether the state was since the start."""
 
     def __init__(self, machine: MetaMachine, own_peer: str) -> None:
         self.own_peer = own_peer
         self.group: object | None = object()
         self.takes = True
+        self.was_current = True
         self.submitted: list[MetaCommand] = []
         self.reads: list[Callable[[], object]] = []
         self._machine = machine
@@ -54,6 +55,7 @@ class KnownMeta:
     def answer_reads(self) -> int:
         """The meta state is current now. Returns how many waited for it."""
         reads, self.reads = self.reads, []
+        self.was_current = self.was_current or bool(reads)
         for done in reads:
             done()
         return len(reads)

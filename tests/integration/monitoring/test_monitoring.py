@@ -151,7 +151,7 @@ REFUSED = [
     "accstatz?unused=x", "jsz?accounts=x", "jsz?limit=x", "jsz?leader-only=x", "healthz?stream=S",
     "healthz?account=$G&stream=X", "healthz?account=$G&stream=X&details=1", "healthz?consumer=D",
     "healthz?account=nobody", "healthz?details=x", "healthz?account=$G&stream=S&consumer=X", "routez?subs=x",
-    "gatewayz?accs=x", "nope",
+    "gatewayz?accs=x", "raftz", "nope",
 ]  # fmt: skip
 
 

@@ -101,6 +101,12 @@ async def test_everything_is_there_after_all_servers_were_killed(running: Proces
         assert (await asking.info("R1"))["state"]["messages"] == 50
         consumer = await asking.ask("CONSUMER.INFO.R3.c")
         assert consumer["num_pending"] == 50
+        group = (await asking.info("R3"))["cluster"]["raft_group"]
+        for server in range(3):
+            page = await running.page(server, f"raftz?acc=$G&group={group}")
+            assert page["$G"][group]["state"] in ("LEADER", "FOLLOWER")
+            assert [*(await running.page(server, "raftz"))["$SYS"]] == ["_meta_"]
+            assert await running.page(server, "raftz?acc=nobody") == {}
 
 
 async def test_a_server_with_a_wiped_disk_gets_its_replicas_again(running: ProcessCluster) -> None:

@@ -134,6 +134,7 @@ def test_a_leader_reads_when_the_group_has_confirmed_it() -> None:
     server = Server()
     server.lead()
     done: list[int] = []
+    assert server.meta.was_current, "it has what earlier leaders committed"
     assert server.meta.confirm(lambda: done.append(1))
     assert not done
     server.meta.read_ready(server.group.reads[0], 0)
@@ -161,8 +162,10 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_had() -> None:
     leader.meta.read_ready(leader.group.reads[0], 1)
     follower.meta.received("b.1", leader.group.sent[0][1])
     assert not done, "entry 1 is not applied here"
+    assert not follower.meta.was_current
     follower.meta.committed(1, 1, encode_command(COMMAND, leader.now))
     assert done == [1]
+    assert follower.meta.was_current
 
 
 def test_a_question_without_an_answer_is_forgotten() -> None:

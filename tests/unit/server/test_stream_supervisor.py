@@ -49,6 +49,26 @@ def test_nothing_happens_before_the_cluster_is_founded() -> None:
     assert not it.supervisor.has_work, "it waits for the others"
 
 
+def test_nothing_new_is_started_before_the_meta_state_was_current_once() -> None:
+    it = Supervised()
+    it.meta.was_current = False
+    it.create("GONE")
+    it.hear("GONE")
+    it.groups.unclaimed.append(stored_as(it.create("KEPT"), group=""))
+    assert it.tick() == [("open", "KEPT")]
+    it.hear("GONE")
+    assert it.tick(STEP_NS) == []
+    it.delete("GONE")
+    it.create("NEW")
+    it.hear("NEW")
+    assert it.tick() == []
+    it.meta.answer_reads()
+    assert it.groups.taken_calls() == [("open", "NEW")]
+    it.create("NEWER")
+    it.hear("NEWER")
+    assert it.tick() == [("open", "NEWER")]
+
+
 def test_a_created_stream_is_started_in_the_next_tick_and_the_others_are_not_looked_at() -> None:
     it = Supervised()
     it.tick()

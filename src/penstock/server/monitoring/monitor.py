@@ -23,6 +23,7 @@ from msgspec import structs
 from penstock import faults
 from penstock.errors import MisuseError, ServerError
 from penstock.net.sockets import listen
+from penstock.server.monitoring.pages.jsz import RaftzOptions, raftz_of_account
 from penstock.server.monitoring.pages.page_options import Page, PageOptions, RefusedQuery, in_pieces
 from penstock.server.monitoring.pages.table import PAGES, PageEntry
 from penstock.server.monitoring.pages.varz import VarzOptions
@@ -199,6 +200,7 @@ class Monitor:
             "/varz": varz,
             **{f"/{name}": entry for name, entry in PAGES.items()},
             "/subscriptionsz": PAGES["subsz"],
+            "/raftz": PageEntry(RaftzOptions, raftz_of_account),
         }
 
     def _endpoint(self, path: str, entry: PageEntry) -> Callable[[Request], Any]:

@@ -13,6 +13,7 @@ from penstock.replication.raftz import group_names, group_status
 from penstock.server.monitoring.pages.page_options import Steps, pieces
 from penstock.server.replicated.cluster_sights import peer_of
 from penstock.server.replicated.meta_replica import META_GROUP
+from penstock.server.replicated.stream_groups import stored_of
 
 if TYPE_CHECKING:
     from penstock.server.replicated.cluster_jetstream import ClusterJetStream
@@ -52,8 +53,8 @@ def meta_cluster(cluster: ClusterJetStream) -> MetaClusterInfo:
 
 
 def raftz(cluster: ClusterJetStream) -> Steps:
-    """The groups of this server by account, as the official server has them: all are the system account's.
-    Stream groups have the names that infos show."""
+    """The groups of this server by account: the meta group is the system account's. Stream groups have the
+    names that infos show."""
     node = cluster.node
     if node is None:
         return {}
@@ -61,15 +62,16 @@ def raftz(cluster: ClusterJetStream) -> Steps:
     if cluster.groups is not None:
         for one in cluster.groups.groups.values():
             names[one.name] = one.assignment.group.name
-    shown: dict[str, Any] = {}
+    shown: dict[str, dict[str, Any]] = {}
     for some in pieces(group_names(node)):
         yield
         for name in some:
             status = group_status(node, name, node.clock(), time.time_ns())
             if status is not None:
-                title = names.get(name, name)
-                shown[title] = status | {"id": title}
-    return {SYSTEM_ACCOUNT: shown} if shown else {}
+                title, stream = names.get(name, name), stored_of(name)
+                account = SYSTEM_ACCOUNT if stream is None else stream.account
+                shown.setdefault(account, {})[title] = status | {"id": title}
+    return shown
 
 
 def ha_assets(cluster: ClusterJetStream) -> int:

@@ -136,6 +136,7 @@ class MetaReplica:
         self.failure = ""
         self.leaderless_since: int | None = monotonic()
         self.leader: ReplicaId | None = None
+        self._was_confirmed = False
 
     # --- for the server
 
@@ -152,6 +153,12 @@ class MetaReplica:
     def applied_index(self) -> int:
         """The last entry in the state."""
         return self._index
+
+    @property
+    def was_current(self) -> bool:
+        """Whether the state had everything that was committed at some time since this server started. Before,
+        it may be one that this server's own log has left behind."""
+        return self._was_confirmed or self.is_serving
 
     def leaderless_ns(self) -> int:
         """For how long no leader is known; 0 with one."""
@@ -261,9 +268,13 @@ class MetaReplica:
     def _answer_questions(self) -> None:
         ready = [number for number, one in self._questions.items() if 0 <= one.index <= self._index]
         for number in ready:
-            question = self._questions.pop(number, None)
-            if question is not None:
-                faults.contain(question.done, _reading_failed)
+            self._confirmed(number)
+
+    def _confirmed(self, number: int) -> None:
+        question = self._questions.pop(number, None)
+        if question is not None:
+            self._was_confirmed = True
+            faults.contain(question.done, _reading_failed)
 
     # --- GroupOwner
 
@@ -324,9 +335,7 @@ class MetaReplica:
             if self.group is not None:
                 self.group.send(who, _encoder.encode(_Mail("answer", number=number, index=self._index)))
             return
-        question = self._questions.pop(context, None)
-        if question is not None:
-            faults.contain(question.done, _reading_failed)
+        self._confirmed(context)
 
     def read_lost(self, context: int) -> None:
         self._asked_by.pop(context, None)

@@ -4,6 +4,10 @@
 Everything is compared again after each change and from time to time, so nothing that is lost on the way is
 lost for good. What removes files, sets them aside, or changes members needs a current meta state.
 
+A server that has just started applies the commands in its log of the meta group once more. On the way it
+sees streams that it had before and removed, and the cluster has forgotten that they were deleted, for this
+server had confirmed it. So nothing new is started before the meta state was current once.
+
 Invariant: files are removed in two steps. The replica stops; then, if a current meta state still says so, its
 files go. In between it acknowledges nothing, so that a stream that comes back loses nothing.
 """
@@ -150,6 +154,9 @@ class StreamSupervisor:
         assignment = tables.find_stream(*key)
         if assignment is None or self._meta.own_peer not in assignment.hosts:
             return
+        if not self._meta.was_current:
+            self.review()
+            return
         if self._groups.find(*key) is not None or any(
             (one.account, one.name) == key for one in self._groups.unclaimed
         ):
@@ -172,10 +179,12 @@ class StreamSupervisor:
                 if before.get(stored) != reason:  # else the log has it from an earlier review
                     name, account = stored.name, stored.account
                     self._log.error(f"stream {name!r} of account {account!r} is set aside: {reason}")
-        needs_current = False
+        needs_current = not self._meta.was_current
         for one in found:
             if isinstance(one, AwaitMeta):
                 needs_current = True
+            elif isinstance(one, StartStream) and not self._meta.was_current:
+                pass  # see the module
             else:
                 faults.contain(self._act, self._acting_failed, one, is_current)
         is_awaited = bool(tables.streams_leaving(own)) or any(

@@ -13,6 +13,7 @@ from penstock.server.monitoring.pages.page_options import (
     Page,
     PageOptions,
     Query,
+    RefusedQuery,
     SkippedQuery,
     Steps,
     flag,
@@ -202,6 +203,33 @@ def raftz(server: MonitoredServer) -> Page | Steps:
     from penstock.server.replicated.cluster_monitoring import raftz as groups_of
 
     return groups_of(service.cluster)
+
+
+class RaftzOptions(PageOptions, frozen=True, kw_only=True):
+    """Options of `/raftz`. account: whose groups; "" = the system account's. group: only this one."""
+
+    account: str = ""
+    group: str = ""
+
+    @classmethod
+    def from_query(cls, query: Query) -> RaftzOptions:
+        return cls(account=query.get("acc", ""), group=query.get("group", ""))
+
+
+def raftz_of_account(server: MonitoredServer, options: RaftzOptions) -> Steps:
+    """The groups of one account. Raises RefusedQuery, as the official server answers without a cluster."""
+    service = server.jetstream
+    if service is None or service.cluster is None:
+        raise RefusedQuery("No Raft nodes registered", 404)
+    from penstock.server.replicated.cluster_monitoring import SYSTEM_ACCOUNT
+    from penstock.server.replicated.cluster_monitoring import raftz as groups_of
+
+    found = yield from groups_of(service.cluster)
+    account = options.account or SYSTEM_ACCOUNT
+    groups = found.get(account, {})
+    if options.group:
+        groups = {name: one for name, one in groups.items() if name == options.group}
+    return {account: groups} if groups else {}
 
 
 def jetstream_config(server: MonitoredServer) -> Page:
