@@ -29,7 +29,7 @@ class RaftOptions:
     append_bytes_max: int = 1 << 20
     inflight_bytes_max: int = 16 << 20
     uncommitted_bytes_max: int = 64 << 20
-    committed_bytes_max: int = 16 << 20
+    committed_bytes_max: int = 1 << 20
     quiesce_after_ns: int = 2000 * MILLISECOND_NS
     write_first_bytes_max: int = 0
 

@@ -81,7 +81,7 @@ class ReplicationOptions:
     segments_max: int = 4
     unsaved_bytes_max: int = 256 << 20
     segments_full: int = 16
-    pump_bytes_max: int = 16 << 20
+    pump_bytes_max: int = 1 << 20
     disk_retry_ns: int = 500 * MILLISECOND_NS
     disk_stall_ns: int = 3 * SECOND_NS
     mark_after_ns: int = SECOND_NS
