@@ -133,6 +133,18 @@ class LogModel:
         group.checkpoint = at
         self.write(WalRecord(WalKind.CHECKPOINT, number, at.term, at.index, at.keep_from, 0, at.data))
 
+    def copy(self, number: int) -> None:
+        """The entries behind the checkpoint once more, and none before it."""
+        group = self.groups[number]
+        at = group.checkpoint
+        group.checkpoint = structs.replace(at, keep_from=at.index + 1)
+        group.entries = [one for one in group.entries if one.index > at.index]
+        self.write(WalRecord(WalKind.CHECKPOINT, number, at.term, at.index, at.index + 1, 0, at.data))
+        term = at.term
+        for one in group.entries:
+            self.write(WalRecord(WalKind.COPIED, number, one.term, one.index, term, one.kind, one.data))
+            term = one.term
+
     def install(self, number: int, more: int) -> None:
         group = self.groups[number]
         if group.term == 0:

@@ -63,6 +63,14 @@ class SaveEntries(NamedTuple):
     entries: tuple[Entry, ...]
 
 
+class CopyEntries(NamedTuple):
+    """The entries of a group without an owner behind its checkpoint, once more: it takes no checkpoints, and
+    would keep all later segments of the log."""
+
+    group: str
+    entries: tuple[Entry, ...]
+
+
 class SaveCheckpoint(NamedTuple):
     """The owner has this state. Entries before keep_from may go."""
 
@@ -93,8 +101,8 @@ class GroupsKnown(NamedTuple):
 
 
 StorageWrite: TypeAlias = (
-    BeginGroup | SaveHardState | SaveEntries | SaveCheckpoint | SaveInstalled | MarkRecovered | RemoveGroup
-    | GroupsKnown
+    BeginGroup | SaveHardState | SaveEntries | CopyEntries | SaveCheckpoint | SaveInstalled | MarkRecovered
+    | RemoveGroup | GroupsKnown
 )  # fmt: skip
 
 
@@ -267,8 +275,10 @@ class GroupStorage:
         self._log.set_hard_state(self._numbers[write.group], write.state.term, write.state.vote)
 
     def _entries(self, write: SaveEntries) -> None:
-        records = [WalEntry(one.index, one.term, int(one.kind), one.data) for one in write.entries]
-        self._log.append(self._numbers[write.group], records)
+        self._log.append(self._numbers[write.group], _wal_entries(write.entries))
+
+    def _copies(self, write: CopyEntries) -> None:
+        self._log.copy(self._numbers[write.group], _wal_entries(write.entries))
 
     def _save_checkpoint(self, write: SaveCheckpoint) -> None:
         self._log.checkpoint(self._numbers[write.group], _checkpoint(write.snapshot, write.keep_from))
@@ -291,11 +301,16 @@ def _entries_of(write: StorageWrite) -> tuple[Entry, ...]:
     return write.entries if isinstance(write, SaveEntries) else ()
 
 
+def _wal_entries(entries: tuple[Entry, ...]) -> list[WalEntry]:
+    return [WalEntry(one.index, one.term, int(one.kind), one.data) for one in entries]
+
+
 _Stage: TypeAlias = Callable[[GroupStorage, StorageWrite], None]
 _STAGE: dict[type[StorageWrite], _Stage] = {  # mypy cannot relate each key to its method's argument
     BeginGroup: GroupStorage._begin,  # type: ignore[dict-item]
     SaveHardState: GroupStorage._hard_state,  # type: ignore[dict-item]
     SaveEntries: GroupStorage._entries,  # type: ignore[dict-item]
+    CopyEntries: GroupStorage._copies,  # type: ignore[dict-item]
     SaveCheckpoint: GroupStorage._save_checkpoint,  # type: ignore[dict-item]
     SaveInstalled: GroupStorage._installed,  # type: ignore[dict-item]
     MarkRecovered: GroupStorage._recovered,  # type: ignore[dict-item]

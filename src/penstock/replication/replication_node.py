@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from penstock import faults
@@ -37,6 +38,7 @@ from penstock.raft.raft_replica import RaftReplica, Ready, Role
 from penstock.replication.group_port import GroupOwner
 from penstock.replication.group_storage import (
     BeginGroup,
+    CopyEntries,
     DiskWrite,
     GroupsKnown,
     MarkRecovered,
@@ -148,6 +150,7 @@ class ReplicationNode:
         self._groups: dict[str, ReplicaGroup] = {}
         self._recovering: set[str] = set()
         self._full: set[str] = set()  # groups whose next checkpoint is overdue
+        self._copying: set[str] = set()  # groups without an owner whose entries are written once more
         self._peers: set[ReplicaId] = set()
         self._linked: dict[str, ReplicaId] = {}  # by server name
         self._memberships: dict[str, Membership] = {}  # by group, as last seen
@@ -512,6 +515,10 @@ class ReplicationNode:
         for name in keepers:
             if name in self._groups:
                 self._checkpoint(self._groups[name], keeps_entries=False)
+            elif name in self._stored and name not in self._copying:
+                self._copying.add(name)
+                self._staged.append(CopyEntries(name, self._stored[name].entries))
+                self._waiting.append(partial(self._copying.discard, name))
 
     def _checkpoint(self, group: ReplicaGroup, *, keeps_entries: bool) -> None:
         self._contain(group, lambda: group.take_checkpoint(keeps_entries=keeps_entries))

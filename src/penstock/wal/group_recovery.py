@@ -94,6 +94,10 @@ class GroupRecovery:
         self._vote: str | None = ""
         self._checkpoint = WalCheckpoint()
         self._entries: dict[int, tuple[WalEntry, int]] = {}  # with the term before it; indexes ascend
+        self._is_unordered = False  # copied entries follow later ones
+        self._copied_to = (
+            0  # of the entries behind the checkpoint, the last one that is copied with those before
+        )
         self._last = (0, 0)  # index and term of the last entry that was written
         self._is_damaged = False
         self._may_lack_all = False
@@ -116,12 +120,29 @@ class GroupRecovery:
 
     def entry(self, entry: WalEntry, previous_term: int, *, is_whole: bool) -> None:
         """Applies an entry. is_whole: its data is intact."""
+        self._copied_to = 0
         if entry.term > self._term:  # its hard state was written before it
             self._term, self._vote, self._is_damaged = entry.term, None, True
         self._drop_from(entry.index)
         if is_whole:
             self._entries[entry.index] = (entry, previous_term)
         self._last = (entry.index, entry.term)
+
+    def copied(self, entry: WalEntry, previous_term: int) -> None:
+        """Applies a copy of an entry. A torn copy leaves the entries as they were."""
+        if not self._checkpoint.keep_from <= entry.index <= self._last[0]:
+            return
+        if entry.index not in self._entries and self._entries and next(reversed(self._entries)) > entry.index:
+            self._is_unordered = True
+        self._entries[entry.index] = (entry, previous_term)
+        begins = entry.index == self._checkpoint.index + 1
+        if begins or entry.index == self._copied_to + 1:
+            self._copied_to = entry.index
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether all entries behind the checkpoint are copied since it was set."""
+        return self._copied_to == self._last[0] > self._checkpoint.index
 
     def hard_state(self, term: int, vote: str | None) -> None:
         """Applies a term and its vote; None when the vote is lost."""
@@ -157,13 +178,16 @@ class GroupRecovery:
         self._is_damaged = False
 
     def _drop_from(self, index: int) -> None:
+        if self._is_unordered:
+            self._entries = dict(sorted(self._entries.items()))
+            self._is_unordered = False
         while self._entries and next(reversed(self._entries)) >= index:
             self._entries.popitem()
 
     def _set_checkpoint(self, checkpoint: WalCheckpoint) -> None:
         if checkpoint.keep_from > self._checkpoint.keep_from:
             self._entries = {at: one for at, one in self._entries.items() if at >= checkpoint.keep_from}
-        self._checkpoint = checkpoint
+        self._checkpoint, self._copied_to = checkpoint, 0
 
     # --- result
 

@@ -18,7 +18,7 @@ _unsynced_bytes; the first _written parts of it were written and no sync has fai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -46,7 +46,7 @@ COPIED_BYTES_MAX = 64 << 10
 """Parts of fewer bytes are joined for one write; larger ones are written as they are: copying them takes
 longer than a call."""
 _SUFFIX = ".wal"
-_FREES_SEGMENTS = (WalKind.CHECKPOINT, WalKind.INSTALLED, WalKind.REMOVED)
+_FREES_SEGMENTS = (WalKind.CHECKPOINT, WalKind.INSTALLED, WalKind.REMOVED, WalKind.COPIED)
 
 
 class WalGroup:
@@ -106,6 +106,20 @@ class WalGroup:
         while len(self._terms) > 1 and self._terms[1][0] <= checkpoint.index:
             del self._terms[0]
         return self._checkpoint_record(WalKind.CHECKPOINT)
+
+    def copies(self, entries: Sequence[WalEntry]) -> list[WalRecord]:
+        at = self.checkpoint
+        if [one.index for one in entries] != [*range(at.index + 1, self._last_index + 1)]:
+            return []  # a state was installed that the owner did not hear of before it closed the group
+        self.checkpoint = structs.replace(at, keep_from=at.index + 1)
+        terms = [at.term, *(one.term for one in entries)]
+        return [
+            self._checkpoint_record(WalKind.CHECKPOINT),
+            *(
+                WalRecord(WalKind.COPIED, self.number, one.term, one.index, previous, one.kind, one.data)
+                for one, previous in zip(entries, terms, strict=False)
+            ),
+        ]
 
     def install(self, checkpoint: WalCheckpoint) -> WalRecord:
         self.checkpoint = checkpoint
@@ -213,6 +227,12 @@ class WriteAheadLog:
         for entry in entries:
             self._stage(self._groups[group].append(entry))
 
+    def copy(self, group: int, entries: Sequence[WalEntry]) -> None:
+        """Stages the entries of a group behind its checkpoint once more: older segments need not keep them,
+        and those before the checkpoint are not kept. Does nothing if these are not all of them."""
+        for record in self._groups[group].copies(entries):
+            self._stage(record)
+
     def checkpoint(self, group: int, checkpoint: WalCheckpoint) -> None:
         """Stages a checkpoint: the owner's state up to there is durable elsewhere."""
         self._stage(self._groups[group].set_checkpoint(checkpoint))
@@ -295,6 +315,11 @@ class WriteAheadLog:
             self._unsynced += record_parts(record, self._number, self._synced + self._unsynced_bytes)
             self._unsynced_bytes += record_bytes(len(record.payload))
             if record.kind is WalKind.ENTRY:
+                highest[record.group] = max(highest.get(record.group, 0), record.index)
+            elif record.kind is WalKind.COPIED:  # the others follow in this segment, before it is synced
+                for one in self._entries_in.values():
+                    if one is not highest:
+                        one.pop(record.group, None)
                 highest[record.group] = max(highest.get(record.group, 0), record.index)
             elif record.kind is WalKind.INSTALLED:
                 for one in self._entries_in.values():

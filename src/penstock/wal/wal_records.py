@@ -50,6 +50,8 @@ class WalKind(IntEnum):
     - REMOVED: the group is gone; its number is not used again.
     - RECOVERED: the group is no longer damaged.
     - GROUPS_KNOWN: no group is missing any more.
+    - COPIED: the fields of an ENTRY that is written once more. It replaces nothing. When all entries behind
+      the checkpoint are copied, older segments need not keep them.
     """
 
     SEGMENT = 1
@@ -61,6 +63,7 @@ class WalKind(IntEnum):
     REMOVED = 7
     RECOVERED = 8
     GROUPS_KNOWN = 9
+    COPIED = 10
 
 
 _KINDS = frozenset(WalKind)

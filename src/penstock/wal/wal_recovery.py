@@ -145,7 +145,7 @@ class _LogFold:
                 self.lose_all()
             else:
                 self._record(piece.record, is_whole=piece.is_whole)
-                if piece.record.kind is WalKind.ENTRY:
+                if piece.record.kind in (WalKind.ENTRY, WalKind.COPIED):
                     group = piece.record.group
                     highest[group] = max(highest[group], piece.record.index)
             if not piece.is_whole:
@@ -182,6 +182,9 @@ class _LogFold:
         if group is None:
             group = self.groups[record.group] = GroupRecovery(record.group)
         _APPLY[record.kind](group, record, is_whole)
+        if record.kind is WalKind.COPIED and group.is_copied:
+            for one in self.entries_in.values():
+                one.pop(record.group, None)
 
 
 def _apply_image(group: GroupRecovery, record: WalRecord, is_whole: bool) -> None:
@@ -195,6 +198,11 @@ def _apply_image(group: GroupRecovery, record: WalRecord, is_whole: bool) -> Non
 def _apply_entry(group: GroupRecovery, record: WalRecord, is_whole: bool) -> None:
     entry = WalEntry(record.index, record.term, record.detail, record.payload)
     group.entry(entry, record.previous, is_whole=is_whole)
+
+
+def _apply_copied(group: GroupRecovery, record: WalRecord, is_whole: bool) -> None:
+    if is_whole:  # else the original holds, or is missed
+        group.copied(WalEntry(record.index, record.term, record.detail, record.payload), record.previous)
 
 
 def _apply_hard_state(group: GroupRecovery, record: WalRecord, is_whole: bool) -> None:
@@ -224,4 +232,5 @@ _APPLY = {
     WalKind.CHECKPOINT: _apply_checkpoint,
     WalKind.INSTALLED: _apply_installed,
     WalKind.RECOVERED: _apply_recovered,
+    WalKind.COPIED: _apply_copied,
 }

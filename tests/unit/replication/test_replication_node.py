@@ -246,6 +246,31 @@ def test_checkpoints_let_segments_go_also_of_groups_that_are_idle() -> None:
     assert server.owners["g"].commands == [b"%d" % i * 20 for i in range(200)]
 
 
+def test_a_group_without_an_owner_lets_segments_go_and_loses_nothing() -> None:
+    nodes = NodesUnderTest("a", checkpoint_bytes=1000, keep_bytes=0, segments_max=2)
+    server = nodes["a"]
+    server.start(segment_bytes=2000)
+    server.open("g", nodes.all)
+    server.open("set aside", nodes.all)
+    nodes.leader()
+    propose(nodes.leader("set aside"), b"once", b"twice", group="set aside")
+    closed: list[int] = []
+    server.node.close_group("set aside", lambda: closed.append(1))
+    nodes.settle()
+    assert closed == [1]
+    for i in range(200):
+        propose(server, b"%d" % i * 20)
+    nodes.pass_time(2000)
+    names = server.disk.names(DIRECTORY)
+    assert len([name for name in names if name.endswith(".wal")]) <= 5, names
+    server.stop(loses_power=True)
+    server.start(segment_bytes=2000)
+    nodes.leader()
+    nodes.leader("set aside")
+    assert server.owners["set aside"].commands == [b"once", b"twice"]
+    assert server.owners["g"].commands == [b"%d" % i * 20 for i in range(200)]
+
+
 def test_a_checkpoint_may_take_its_time_and_may_fail() -> None:
     nodes = NodesUnderTest("a")
     nodes.start("g")

@@ -60,6 +60,15 @@ class LoggedModel(LogModel):
                 log.remove_group(group)
         self.states.append(self.expected())
 
+    def copy(self, number: int) -> None:
+        log, self.log = self.log, None
+        super().copy(number)
+        self.log = log
+        if log is not None:
+            at = self.groups[number].checkpoint.index
+            log.copy(number, [one for one in self.groups[number].entries if one.index > at])
+        self.states.append(self.expected())
+
     def commit(self) -> None:
         assert self.log is not None
         self.log.commit()
@@ -84,6 +93,8 @@ def work(model: LoggedModel, random: Random, commits: int) -> None:
                 model.vote(group, random.choice((1, 1, 90)), random.choice("ab"))
             else:
                 model.checkpoint(group, random.randrange(2), random.randrange(3))
+        if step % 3 == 1:
+            model.copy(random.choice(sorted(model.groups)))
         if step % 7 == 3:
             model.install(random.choice(sorted(model.groups)), 2)
         if step % 11 == 10:
@@ -186,6 +197,39 @@ def test_segments_that_no_group_needs_are_removed() -> None:
     model.commit()
     assert len(model.disk.names(DIRECTORY)) <= 4  # the newest ones and the mark's copies
     model.disk.restart()
+    assert model.open().groups == model.expected()
+
+
+def test_segments_whose_entries_were_copied_are_removed() -> None:
+    model = LoggedModel(new_disk(5))
+    model.open()
+    idle, busy = model.begin(), model.begin()
+    model.append(idle, 0, 3, b"x" * 50)
+    model.commit()
+    for step in range(100):
+        model.append(busy, 0, 1, b"x" * 100)
+        model.checkpoint(busy, 0, 0)
+        if step % 20 == 10:
+            model.copy(idle)
+        model.commit()
+    assert model.log is not None
+    assert model.log.pinned()[0] < 6
+    names = [name for name in model.disk.names(DIRECTORY) if name.endswith(".wal")]
+    assert len(names) < 6, names
+    model.disk.lose_power()
+    assert model.open().groups == model.expected()
+
+
+def test_entries_that_are_not_all_are_not_copied() -> None:
+    model = LoggedModel(new_disk(6))
+    model.open()
+    group = model.begin()
+    model.append(group, 0, 3)
+    entries = model.groups[group].entries[:2]
+    model.commit()
+    assert model.log is not None
+    model.log.copy(group, entries)
+    model.commit()
     assert model.open().groups == model.expected()
 
 

@@ -46,6 +46,11 @@ class WalMachine(RuleBasedStateMachine):
         self.log.checkpoint(self.some(data), back, keep)
 
     @precondition(lambda self: self.log.groups)
+    @rule(data=st.data())
+    def it_is_copied(self, data: st.DataObject) -> None:
+        self.log.copy(self.some(data))
+
+    @precondition(lambda self: self.log.groups)
     @rule(data=st.data(), more=st.integers(1, 5))
     def it_installs_a_state(self, data: st.DataObject, more: int) -> None:
         self.log.install(self.some(data), more)
@@ -83,6 +88,60 @@ class WalMachine(RuleBasedStateMachine):
 
 WalMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_recovery_gives_what_was_written = WalMachine.TestCase
+
+
+def copied_log() -> tuple[LogModel, int]:
+    """A log whose last write copies the entries of a group, and where that begins."""
+    log = LogModel()
+    a, b = log.begin(), log.begin()
+    log.append(a, 0, 3, b"first")
+    log.checkpoint(a, 2, 0)
+    log.append(b, 0, 2)
+    log.roll()
+    log.append(a, 1, 2, b"second")
+    log.sync()
+    log.roll()
+    start = log.end.offset
+    log.copy(a)
+    return log, start
+
+
+def test_a_torn_copy_loses_nothing() -> None:
+    log, start = copied_log()
+    expected = log.expected()
+    whole = log.segments[log.number]
+    for end in range(start, len(whole)):
+        log.segments[log.number] = whole[:end]
+        found = log.recover()
+        entries = [one for one in found.groups[1].entries if one.index > found.groups[1].checkpoint.index]
+        assert tuple(entries) == expected[1].entries, end
+        assert (found.groups[2], found.groups[1].is_damaged) == (expected[2], False)
+        assert found.entries_in[2][1] == 4, "the older segments stay until all is copied"
+
+
+def test_a_flipped_bit_in_a_copy_loses_nothing_that_is_there_twice() -> None:
+    log, start = copied_log()
+    log.sync()
+    whole = bytes(log.segments[log.number])
+    for bit in range(8 * start, 8 * len(whole)):
+        log.segments[log.number] = bytearray(whole)
+        log.segments[log.number][bit // 8] ^= 1 << bit % 8
+        found = log.recover().groups[1]
+        entries = [one for one in found.entries if one.index > found.checkpoint.index]
+        assert tuple(entries) == log.expected()[1].entries, bit
+
+
+def test_entries_after_a_copy_replace_it() -> None:
+    log, _ = copied_log()
+    log.append(1, 2, 1, b"third")
+    log.sync()
+    assert log.recover().groups == log.expected()
+    assert log.oldest_needed() == 1, "the other group"
+    log.copy(2)
+    log.sync()
+    assert log.oldest_needed() == 3
+    del log.segments[1], log.segments[2]
+    assert log.recover().groups == log.expected()
 
 
 def check_consistent(log: LogModel, found: WalRecovery) -> None:
