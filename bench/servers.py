@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tools.go_programs import NATS_SERVER, GoProgramError, found  # noqa: E402
 
 START_TIMEOUT_S = 60.0
 LOG_LINES = 20  # shown when a server does not start
+PORTS = iter(random.sample(range(20_000, 32_000), 12_000))
 BEFORE = "before"  # the name of a penstock server of another checkout
 
 
@@ -33,9 +36,13 @@ def official_binary() -> Path | None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on. Servers of clusters start and stop while others are measured, so it is
+    below those that systems give to outgoing connections."""
+    for port in PORTS:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise LoadError("no free port from 20000 to 32000")
 
 
 def _as_installed() -> dict[str, str]:

@@ -32,7 +32,7 @@ from penstock.errors import MisuseError
 from penstock.raft.membership import Membership
 from penstock.raft.raft_host import Frame, GroupReady, RaftHost
 from penstock.raft.raft_log import RaftLog
-from penstock.raft.raft_messages import Append, HardState, Message, RaftSnapshot, ReplicaId
+from penstock.raft.raft_messages import Append, Entry, HardState, Message, RaftSnapshot, ReplicaId
 from penstock.raft.raft_options import MILLISECOND_NS, RaftOptions
 from penstock.raft.raft_replica import RaftReplica, Ready, Role
 from penstock.replication.group_port import GroupOwner
@@ -141,6 +141,7 @@ class ReplicationNode:
         self.clock = clock
         self.may_lack_groups = findings.may_lack_groups
         self.failed_groups: dict[str, Exception] = {}
+        self._failed_entries: dict[str, tuple[Entry, ...]] = {}
         self.disk_error: Exception | None = None
         self._random = random
         self._wake = wake
@@ -231,6 +232,7 @@ class ReplicationNode:
         if is_recovering:
             self._recovering.add(name)
         self.failed_groups.pop(name, None)
+        self._failed_entries.pop(name, None)
         self._host.add(name, replica)
         self._add_peers(name, log.membership)
         for member in log.membership.members:
@@ -268,6 +270,7 @@ class ReplicationNode:
     def _forget(self, name: str) -> None:
         self._groups.pop(name, None)
         self.failed_groups.pop(name, None)
+        self._failed_entries.pop(name, None)
         self._recovering.discard(name)
         self._memberships.pop(name, None)
 
@@ -515,10 +518,16 @@ class ReplicationNode:
         for name in keepers:
             if name in self._groups:
                 self._checkpoint(self._groups[name], keeps_entries=False)
-            elif name in self._stored and name not in self._copying:
-                self._copying.add(name)
-                self._staged.append(CopyEntries(name, self._stored[name].entries))
-                self._waiting.append(partial(self._copying.discard, name))
+            elif name in self._stored:
+                self._copy(name, self._stored[name].entries)
+            elif name in self._failed_entries:
+                self._copy(name, self._failed_entries[name])
+
+    def _copy(self, name: str, entries: tuple[Entry, ...]) -> None:
+        if name not in self._copying:
+            self._copying.add(name)
+            self._staged.append(CopyEntries(name, entries))
+            self._waiting.append(partial(self._copying.discard, name))
 
     def _checkpoint(self, group: ReplicaGroup, *, keeps_entries: bool) -> None:
         self._contain(group, lambda: group.take_checkpoint(keeps_entries=keeps_entries))
@@ -594,6 +603,9 @@ class ReplicationNode:
         group = self._groups.pop(name, None)
         self.failed_groups[name] = error
         if group is not None:
+            log = group.replica.log
+            if log.unsaved_index > log.last_index:  # else the log of this server has other entries
+                self._failed_entries[name] = log.entries_from(log.snapshot.index + 1, 1 << 62)
             group.stop()
             faults.contain(group.owner.failed, _end_failed, error)
 

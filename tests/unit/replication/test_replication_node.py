@@ -246,7 +246,10 @@ def test_checkpoints_let_segments_go_also_of_groups_that_are_idle() -> None:
     assert server.owners["g"].commands == [b"%d" % i * 20 for i in range(200)]
 
 
-def test_a_group_without_an_owner_lets_segments_go_and_loses_nothing() -> None:
+@pytest.mark.parametrize("how", ["closed", "failed"])
+def test_a_group_without_an_owner_lets_segments_go_and_loses_nothing(
+    how: str, noted_faults: list[BaseException]
+) -> None:
     nodes = NodesUnderTest("a", checkpoint_bytes=1000, keep_bytes=0, segments_max=2)
     server = nodes["a"]
     server.start(segment_bytes=2000)
@@ -254,10 +257,15 @@ def test_a_group_without_an_owner_lets_segments_go_and_loses_nothing() -> None:
     server.open("set aside", nodes.all)
     nodes.leader()
     propose(nodes.leader("set aside"), b"once", b"twice", group="set aside")
-    closed: list[int] = []
-    server.node.close_group("set aside", lambda: closed.append(1))
-    nodes.settle()
-    assert closed == [1]
+    if how == "closed":
+        closed: list[int] = []
+        server.node.close_group("set aside", lambda: closed.append(1))
+        nodes.settle()
+        assert closed == [1]
+    else:
+        nodes.settle()
+        server.node.group_failed("set aside", ValueError("a mistake"))
+        noted_faults.clear()
     for i in range(200):
         propose(server, b"%d" % i * 20)
     nodes.pass_time(2000)
