@@ -6,7 +6,15 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from penstock.server.replicated.work_turns import PARK, TURN_WORK, TURN_WORK_MAX, UNIT_NS, WorkTurns
+from penstock.server.replicated.work_turns import (
+    PARK,
+    PAUSE_NS,
+    SHORT_PAUSE_NS,
+    TURN_WORK,
+    TURN_WORK_MAX,
+    UNIT_NS,
+    WorkTurns,
+)
 
 STEP = 100_000
 
@@ -66,6 +74,17 @@ def test_a_job_that_begins_after_a_pause_gets_no_more_for_it() -> None:
     loop.turn()
     loop.now += 10_000_000_000
     assert work_of_turns(loop, 1) == [TURN_WORK * UNIT_NS]
+
+
+def test_the_shortest_pause_of_the_jobs_that_have_more_to_do_counts() -> None:
+    loop = Loop(0)
+    loop.turns.start(loop.steps(1_000_000), print, print)
+    loop.turns.start(loop.steps(25), print, print, pause_ns=SHORT_PAUSE_NS)
+    pauses = []
+    for _ in range(6):
+        loop.turn()
+        pauses.append(loop.due[0][0] - loop.now)
+    assert pauses == [SHORT_PAUSE_NS] * 5 + [PAUSE_NS]
 
 
 def test_a_parked_job_waits_until_it_is_woken() -> None:

@@ -32,7 +32,7 @@ from penstock.server.replicated.stream_catch_up import (
     read_pieces_of,
 )
 from penstock.server.replicated.stream_checkpoints import CheckpointRecord, StreamCheckpoints
-from penstock.server.replicated.work_turns import PARK, WorkJob, WorkTurns
+from penstock.server.replicated.work_turns import PARK, SHORT_PAUSE_NS, WorkJob, WorkTurns
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -164,7 +164,9 @@ class GroupStates:
             failed(error)
 
         self._loading = StateLoading(record, ports.checkpoints, loading_ports, ports.budget)
-        self._loading_job = ports.turns.start(self._steps(self._loading), ended, not_loaded)
+        self._loading_job = ports.turns.start(
+            self._steps(self._loading), ended, not_loaded, pause_ns=SHORT_PAUSE_NS
+        )
 
     def _steps(self, loading: StateLoading) -> Restoring:
         """Loads the state, and applies what was committed meanwhile."""

@@ -25,6 +25,8 @@ TURN_WORK = 1_000_000
 """About two milliseconds."""
 TURN_WORK_MAX = 5_000_000
 PAUSE_NS = 2_000_000
+SHORT_PAUSE_NS = 200_000
+"""For a state that is loaded: its stream waits for it. Others wait for one turn all the same."""
 SHARE = 1 / 3
 """Of the time between the ends of two turns."""
 
@@ -41,7 +43,8 @@ def parked_while_empty(ended: Sized) -> Generator[int, None, None]:
 
 
 class WorkJob:
-    """One job. done: called with its result; failed: with the Exception that it raised."""
+    """One job. done: called with its result; failed: with the Exception that it raised. pause_ns: after each
+    turn."""
 
     def __init__(
         self,
@@ -49,7 +52,9 @@ class WorkJob:
         steps: JobSteps,
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
+        pause_ns: int,
     ) -> None:
+        self.pause_ns = pause_ns
         self._turns = turns
         self._steps = steps
         self._done = done
@@ -102,10 +107,15 @@ class WorkTurns:
         self._is_due = False
 
     def start(
-        self, steps: JobSteps, done: Callable[[Any], None], failed: Callable[[Exception], None]
+        self,
+        steps: JobSteps,
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+        *,
+        pause_ns: int = PAUSE_NS,
     ) -> WorkJob:
         """Begins a job; its first step follows with the next turn."""
-        job = WorkJob(self, steps, done, failed)
+        job = WorkJob(self, steps, done, failed, pause_ns)
         self.add(job)
         return job
 
@@ -130,7 +140,7 @@ class WorkTurns:
                 self._ready.append(job)
         self._ended_at = self._clock() if self._ready else None
         if self._ready:
-            self._schedule(PAUSE_NS)
+            self._schedule(min(job.pause_ns for job in self._ready))
 
     def _turn_work(self) -> int:
         if self._ended_at is None:
