@@ -95,9 +95,7 @@ class GroupRecovery:
         self._checkpoint = WalCheckpoint()
         self._entries: dict[int, tuple[WalEntry, int]] = {}  # with the term before it; indexes ascend
         self._is_unordered = False  # copied entries follow later ones
-        self._copied_to = (
-            0  # of the entries behind the checkpoint, the last one that is copied with those before
-        )
+        self._copied_to = 0  # the last entry that is copied with all those behind the checkpoint before it
         self._last = (0, 0)  # index and term of the last entry that was written
         self._is_damaged = False
         self._may_lack_all = False

@@ -314,16 +314,12 @@ class WriteAheadLog:
             record = structs.replace(staged, follows_sync=not self._unsynced)
             self._unsynced += record_parts(record, self._number, self._synced + self._unsynced_bytes)
             self._unsynced_bytes += record_bytes(len(record.payload))
-            if record.kind is WalKind.ENTRY:
-                highest[record.group] = max(highest.get(record.group, 0), record.index)
-            elif record.kind is WalKind.COPIED:  # the others follow in this segment, before it is synced
-                for one in self._entries_in.values():
-                    if one is not highest:
-                        one.pop(record.group, None)
-                highest[record.group] = max(highest.get(record.group, 0), record.index)
-            elif record.kind is WalKind.INSTALLED:
+            # INSTALLED replaces all entries. Of COPIED ones, the others follow before this segment is synced.
+            if record.kind in (WalKind.INSTALLED, WalKind.COPIED):
                 for one in self._entries_in.values():
                     one.pop(record.group, None)
+            if record.kind in (WalKind.ENTRY, WalKind.COPIED):
+                highest[record.group] = max(highest.get(record.group, 0), record.index)
             self._is_removal_due = self._is_removal_due or record.kind in _FREES_SEGMENTS
         self._staged.clear()
 
