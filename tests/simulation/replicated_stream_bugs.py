@@ -23,6 +23,7 @@ from penstock.jetstream.stream.effects import StreamEffects
 from penstock.jetstream.stream.source_state import SourceState
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.log.records import StreamedHash
 from penstock.kernels.log.state_chunks import StateReader
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -102,14 +103,18 @@ def leaves_a_message_out_of_chunks(patch: pytest.MonkeyPatch) -> None:
     head = struct.Struct("<QqHII")
 
     def wrong(reader: StateReader) -> Generator[int, None, tuple[bytes, list[bytes]]]:
-        _, parts = yield from read_chunk(reader)
+        name, parts = yield from read_chunk(reader)
         chunk = b"".join(parts)
+        if not chunk:
+            return name, parts
         at = last = 0
         while at < len(chunk):
             last = at
             at += head.size + sum(head.unpack_from(chunk, at)[2:])
         chunk = chunk[:last] or chunk
-        return replica_state.name_of(chunk), [chunk]
+        checksum = StreamedHash()
+        checksum.update(chunk)
+        return name[:-8] + checksum.digest().to_bytes(8, "big"), [chunk]
 
     patch.setattr(replica_state, "_read_chunk", wrong)
 

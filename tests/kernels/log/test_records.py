@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels.log import records
-from penstock.kernels.log.records import Corrupt, RecordReader, encode, xxh64_digest
+from penstock.kernels.log.records import Corrupt, RecordReader, StreamedHash, encode, xxh64_digest
 from tests.reference import records as model
 
 pytestmark = pytest.mark.feature("stream.recovery")
@@ -57,6 +57,16 @@ def test_the_hash_is_xxh64_at_every_length_and_alignment() -> None:
     for start in range(9):
         for end in range(start, 300):
             assert xxh64_digest(memoryview(data)[start:end]) == xxhash.xxh64_intdigest(data[start:end])
+
+
+@given(st.lists(st.binary(max_size=70)))
+def test_a_hash_of_parts_is_that_of_their_bytes_together(parts: list[bytes]) -> None:
+    streamed = StreamedHash()
+    data = b""
+    for part in parts:
+        data += part
+        streamed.update(part)
+        assert streamed.digest() == xxhash.xxh64_intdigest(data)
 
 
 @given(FIELDS)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import MalformedCommandError
 from penstock.jetstream.replicated_stream import ReplicatedStream
 from penstock.jetstream.stream import replica_state
-from penstock.jetstream.stream.replica_state import TakenState, decode_state
+from penstock.jetstream.stream.replica_state import TakenState, decode_state, has_name, manifest_name
 from penstock.testing.sim.following_replica import messages_of, state_of
 from tests.support.engine import EngineHarness
 from tests.support.examples import examples
@@ -113,6 +115,55 @@ def test_a_replica_that_was_restored_knows_its_chunks() -> None:
     taken = other.take()
     assert other.kept == 0
     assert decode_state(taken.manifest).chunks == decode_state(holder.take().manifest).chunks
+
+
+def test_a_chunk_whose_messages_changed_has_another_name_whatever_the_checksum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Collides:
+        def update(self, data: bytes) -> None: ...
+
+        def digest(self) -> int:
+            return 7
+
+    monkeypatch.setattr(replica_state, "StreamedHash", Collides)
+    js, holder = stream_with(2)
+    names = [holder.take().chunks]
+    for what in (39 + 1, 0, 1, 39 + 3):  # removes one, appends two, removes one
+        act(js, what)
+        names.append(holder.take().chunks)
+    assert len({tuple(one) for one in names}) == 5
+
+
+def test_a_chunk_with_one_other_bit_is_refused() -> None:
+    _, holder = stream_with(3)
+    taken = holder.take()
+    [name] = taken.chunks
+    for at in range(8 * len(holder.chunks[name])):
+        bits = int.from_bytes(holder.chunks[name], "little") ^ 1 << at
+        damaged = bits.to_bytes(len(holder.chunks[name]), "little")
+        assert not has_name(name, [damaged])
+    assert has_name(name, [holder.chunks[name][:5], holder.chunks[name][5:]])
+    assert not has_name(name[:-1], [holder.chunks[name]])
+    holder.chunks[name] = damaged
+    with pytest.raises(MalformedCommandError, match="has other bytes"):
+        holder.restored(taken)
+
+
+def test_a_state_whose_chunks_are_named_by_hashes_is_restored() -> None:
+    _, holder = stream_with(30)
+    taken = holder.take()
+    hashed = {manifest_name(chunk): chunk for chunk in holder.chunks.values()}
+    renamed = {name: manifest_name(chunk) for name, chunk in holder.chunks.items()}
+    chunks = [renamed[name] for name in taken.chunks]
+    earlier = msgspec.structs.replace(
+        decode_state(taken.manifest), version=replica_state.HASHED_VERSION, chunks=chunks
+    )
+    holder.chunks = hashed
+    other = Holder(holder.restored(msgspec.structs.replace(taken, manifest=msgspec.msgpack.encode(earlier))))
+    assert state_of(other.replica.stream) == state_of(holder.replica.stream)
+    other.chunks = hashed
+    assert other.take().chunks == [*chunks[:7], taken.chunks[7]]  # whole chunks are not read again
 
 
 def test_a_chunk_that_the_holder_lost_is_read_again() -> None:

@@ -1,21 +1,28 @@
 """The state of a replicated stream as values: for checkpoints, and for replicas that have fallen behind.
 
 Messages are cut into chunks by their sequences, CHUNK_SEQS to a chunk. A chunk has the live messages of its
-range, and is named by the hash of its bytes: equal on all replicas, however their files are laid out, because
-it has what decision 0023 says replicas have in common. The manifest has the names of the chunks, and the rest
-of the state: message ids, timers, staged and fast batches, consumers. So a checkpoint writes only chunks that
-changed since the one before, and a replica that catches up fetches only those that it does not have.
+range, equal on all replicas, however their files are laid out, because it has what decision 0023 says
+replicas have in common. Its name says which messages these are. The manifest has the names of the chunks, and
+the rest of the state: message ids, timers, staged and fast batches, consumers. So a checkpoint writes only
+chunks that changed since the one before, and a replica that catches up fetches only those that it does not
+have.
+
+The name of a chunk: its first sequence, how many of its sequences are used, how many messages are left, and a
+checksum. A sequence is never used again and a message never changes, so the first three determine the content,
+whatever the publishers send. The checksum finds damaged bytes and replicas that differ.
 
 Invariant: a replica that is restored from a state behaves like the one that it was taken from.
 
 Rejected: copies of block files (where blocks begin, and what of them is compacted or compressed, differs
-between servers); chunks of equal size (one removed message would change all that follow).
+between servers); chunks of equal size (one removed message would change all that follow); a cryptographic
+hash as name (it cost as much as all other work on a checkpoint together).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from hashlib import blake2b
+from struct import Struct as Layout
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,15 +32,20 @@ from penstock.errors import MalformedCommandError
 from penstock.jetstream.commands import LimitBatches, StandbyStates
 from penstock.jetstream.stream.atomic_batches import STAGED_BYTES_MAX
 from penstock.kernels.ingest.publish_headers import MessageIds
+from penstock.kernels.log.records import StreamedHash
 from penstock.kernels.log.state_chunks import StateReader, unpack_chunk
 from penstock.protocol.api import ApiError, ApiStreamConfig, encode
 
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+HASHED_VERSION = 1
+"""Its chunks are named by a hash, as manifests are. Names of both kinds may be in one state."""
 CHUNK_SEQS = 256
 HASH_SIZE = 16
+CHUNK_NAME = Layout(">QIIQ")
+"""First sequence, used sequences, live messages, checksum (XXH64) of the bytes."""
 
 PART_BYTES = 256 * 1024  # of a chunk that are read in a step
 CHUNK_WORK = 512  # of a chunk that is passed by: about a microsecond
@@ -166,22 +178,39 @@ def _take_chunks(
 
 
 def _read_chunk(reader: StateReader) -> Generator[int, None, tuple[bytes, list[bytes]]]:
-    """The name of the chunk at the reader's position, and its parts."""
+    """The name of the chunk at the reader's position, b"" without messages, and its parts."""
+    start, count = reader.seq, reader.count()
+    used = min(reader.chunk_end, reader.last_seq) - start + 1
     parts: list[bytes] = []
-    digest = blake2b(digest_size=HASH_SIZE)
+    checksum = StreamedHash()
     is_done = False
     while not is_done:
         part, is_done = reader.read(PART_BYTES)
         if part:
-            digest.update(part)
+            checksum.update(part)
             parts.append(part)
-        yield CHUNK_WORK + len(part) // 2  # nearly all of it is the hash
-    return (digest.digest() if parts else b""), parts
+        yield CHUNK_WORK + len(part) // 6
+    return (CHUNK_NAME.pack(start, used, count, checksum.digest()) if parts else b""), parts
 
 
-def name_of(chunk: bytes) -> bytes:
-    """The hash of a chunk; b"" of one without messages."""
-    return blake2b(chunk, digest_size=HASH_SIZE).digest() if chunk else b""
+def manifest_name(manifest: bytes) -> bytes:
+    """The name of a manifest: the hash of its bytes."""
+    return blake2b(manifest, digest_size=HASH_SIZE).digest()
+
+
+def has_name(name: bytes, parts: Iterable[bytes]) -> bool:
+    """Whether these bytes belong to the name of a manifest or a chunk."""
+    if len(name) == HASH_SIZE:
+        digest = blake2b(digest_size=HASH_SIZE)
+        for part in parts:
+            digest.update(part)
+        return digest.digest() == name
+    if len(name) != CHUNK_NAME.size:
+        return False
+    checksum = StreamedHash()
+    for part in parts:
+        checksum.update(part)
+    return bool(checksum.digest() == CHUNK_NAME.unpack(name)[3])
 
 
 def take_state(
@@ -245,7 +274,7 @@ def decode_state(manifest: bytes) -> ReplicaState:
         state = msgspec.msgpack.decode(manifest, type=ReplicaState)
     except (msgspec.DecodeError, ValueError) as error:
         raise MalformedCommandError(f"a manifest that cannot be read: {error}") from error
-    if state.version != STATE_VERSION:
+    if state.version not in (STATE_VERSION, HASHED_VERSION):
         raise MalformedCommandError(
             f"a manifest of version {state.version}: unknown here, a newer server may know it"
         )
@@ -299,7 +328,7 @@ def _restore_messages(
         if not name:
             continue
         chunk = chunk_of(name)
-        if name_of(chunk) != name:
+        if not has_name(name, [chunk]):
             raise MalformedCommandError(f"chunk {name.hex()} of stream {stream.name} has other bytes")
         start, before, offset = state.from_seq + at * state.chunk_seqs, log.messages, 0
         while offset < len(chunk):

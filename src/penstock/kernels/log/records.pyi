@@ -11,6 +11,15 @@ RecordTuple: TypeAlias = tuple[int, int, int, bytes, bytes, bytes]
 def xxh64_digest(data: Buffer, seed: int = 0) -> int:
     """XXH64 of `data`."""
 
+class StreamedHash:
+    """XXH64 (seed 0) of bytes that come in parts."""
+
+    def update(self, data: Buffer) -> None:
+        """Takes more bytes. Releases the GIL meanwhile."""
+
+    def digest(self) -> int:
+        """The hash of all bytes so far; more may follow."""
+
 def size_of(subject_len: int, header_len: int, payload_len: int) -> int:
     """Bytes of the record of such a message; 0 when it is too large for one."""
 

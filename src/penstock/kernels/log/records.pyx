@@ -209,6 +209,57 @@ def xxh64_digest(const unsigned char[:] data not None, uint64_t seed=0):
     return xxh64(<const char*>&data[0], data.shape[0], seed)
 
 
+cdef class StreamedHash:
+    cdef uint64_t a, b, c, d        # the lanes
+    cdef uint64_t total             # bytes so far
+    cdef char rest[32]              # the last total % 32 bytes: the lanes have all others
+
+    def __cinit__(self):
+        self.a, self.b, self.c, self.d = P1 + P2, P2, 0, 0 - P1
+
+    def update(self, const unsigned char[::1] data not None):
+        """Takes more bytes."""
+        cdef size_t n = <size_t>data.shape[0]
+        if n:
+            with nogil:             # a chunk may have hundreds of megabytes
+                self.take(<const char*>&data[0], n)
+
+    cdef void take(self, const char* p, size_t n) noexcept nogil:
+        cdef size_t held = <size_t>(self.total % 32), missing
+        self.total += n
+        if held:
+            missing = 32 - held
+            if n < missing:
+                memcpy(self.rest + held, p, n)
+                return
+            memcpy(self.rest + held, p, missing)
+            self.rounds(self.rest, 32)
+            p += missing
+            n -= missing
+        self.rounds(p, n)
+        memcpy(self.rest, p + n // 32 * 32, n % 32)
+
+    cdef void rounds(self, const char* p, size_t n) noexcept nogil:
+        """Takes whole rounds of 32 bytes; leaves the bytes behind them."""
+        cdef uint64_t a = self.a, b = self.b, c = self.c, d = self.d
+        while n >= 32:
+            a = mix(a, load64(p))
+            b = mix(b, load64(p + 8))
+            c = mix(c, load64(p + 16))
+            d = mix(d, load64(p + 24))
+            p += 32
+            n -= 32
+        self.a, self.b, self.c, self.d = a, b, c, d
+
+    def digest(self):
+        """The hash of all bytes so far."""
+        cdef uint64_t h = P5
+        if self.total >= 32:
+            h = rotl(self.a, 1) + rotl(self.b, 7) + rotl(self.c, 12) + rotl(self.d, 18)
+            h = merge(merge(merge(merge(h, self.a), self.b), self.c), self.d)
+        return finished(h + self.total, self.rest, self.rest + self.total % 32)
+
+
 def size_of(size_t subject_len, size_t header_len, size_t payload_len):
     return record_size(subject_len, header_len, header_len + payload_len)
 

@@ -1,4 +1,4 @@
-"""The files of one group's states: manifests and chunks, each in a file with its hash as name.
+"""The files of one group's states: manifests and chunks, each in a file whose name tells its content.
 
 A file never changes: what has another content has another name. So a checkpoint writes only what the ones
 before did not have, and a replica that catches up keeps what it has fetched, whatever interrupts it.
@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import StoreCorruptError, StoreError, StoreWriteError
-from penstock.jetstream.stream.replica_state import HASH_SIZE
+from penstock.jetstream.stream.replica_state import CHUNK_NAME, HASH_SIZE, has_name
 from penstock.store.disk import Disk
 from penstock.store.executor import DiskExecutor
 from penstock.store.files import make_directory, sync_directory, sync_file
@@ -70,14 +69,14 @@ class StateFiles:
             raise StoreError(f"cannot list: {error.strerror}", path=str(self.directory)) from error
         found = set()
         for name in names:
-            if len(name) == 2 * HASH_SIZE:
+            if len(name) in (2 * HASH_SIZE, 2 * CHUNK_NAME.size):
                 found.add(bytes.fromhex(name))
         return found
 
     # --- what is there ---------------------------------------------------------------------------
 
     def has(self, name: bytes) -> bool:
-        """Whether the file of this hash is there, or will be when the writes are done."""
+        """Whether the file of this name is there, or will be when the writes are done."""
         return name in self._present
 
     def may_have(self, name: bytes) -> bool:
@@ -87,7 +86,7 @@ class StateFiles:
     # --- writing ---------------------------------------------------------------------------------
 
     def keep(self, name: bytes, parts: list[bytes]) -> None:
-        """Writes a file. name: the hash of its parts together."""
+        """Writes a file. name: of its parts together."""
         if name in self._present:
             return
         self._present.add(name)
@@ -223,7 +222,7 @@ class StateFiles:
             content = self._disk.read(path)
         except OSError as error:
             raise StoreError(f"cannot read: {error.strerror}", path=str(path)) from error
-        if blake2b(content, digest_size=HASH_SIZE).digest() != name:
+        if not has_name(name, [content]):
             raise StoreCorruptError("the file has other bytes than its name says", path=str(path))
         return content
 

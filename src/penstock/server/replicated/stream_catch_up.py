@@ -9,7 +9,7 @@ grows while answers come quickly, and shrinks when they come late: mail and the 
 connection, and a heartbeat must not wait behind a long queue of pieces.
 
 Requests and answers may be lost: what is not answered for REQUEST_NS is asked for again. A file counts only
-when its bytes have the hash that its name is.
+when its bytes belong to its name.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import ProtocolError
-from penstock.jetstream.stream.replica_state import HASH_SIZE
+from penstock.jetstream.stream.replica_state import has_name
 from penstock.server.replicated.request_tickets import PassedRequest
 
 PIECE_BYTES = 1 << 20
@@ -294,10 +293,7 @@ class FileFetch:
     def _completed(self, name: bytes, sender: str) -> list[tuple[bytes, list[bytes]]]:
         held = self._partial.pop(name).pieces
         parts = [held[at] for at in sorted(held)]
-        digest = blake2b(digest_size=HASH_SIZE)
-        for part in parts:
-            digest.update(part)
-        if digest.digest() != name:  # its disk is damaged, or it means something else by this name
+        if not has_name(name, parts):  # its disk is damaged, or it means something else by this name
             self._wanted.append((name, 0))
             self._drop_member(sender)
             return []

@@ -11,13 +11,14 @@ Files that a lagging member fetches stay for SERVED_NS after its last request.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from itertools import chain
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from penstock.errors import MalformedCommandError
-from penstock.jetstream.stream.replica_state import CHUNK_SEQS, HASH_SIZE, Keep, TakenState, name_of
+from penstock.jetstream.stream.replica_state import CHUNK_SEQS, HASH_SIZE, Keep, TakenState, manifest_name
 from penstock.server.replicated.state_files import Failure, StateFiles
 from penstock.server.replicated.work_turns import PARK, parked_while_empty
 
@@ -78,7 +79,7 @@ class StreamCheckpoints:
         self.files = files
         self._clock = clock
         self._chunk_seqs = chunk_seqs
-        self._names: dict[bytes, bytes] = {}  # the chunks of a manifest, one name behind the other
+        self._names: dict[bytes, list[bytes]] = {}  # the chunks of a manifest
         self._asked: dict[bytes, int] = {}  # when a member asked for files of a manifest
         self._durable = b""  # the manifest with which a start begins
         self._newest = b""
@@ -96,7 +97,7 @@ class StreamCheckpoints:
         yield from self.retain(wake)
         try:
             taken = yield from self._take_slices(replica, wake)
-            name = name_of(taken.manifest)
+            name = manifest_name(taken.manifest)
             self.files.keep(name, [taken.manifest])
             yield from self.flush(wake)
             self.note(name, taken.chunks)
@@ -162,7 +163,7 @@ class StreamCheckpoints:
     def note(self, manifest: bytes, chunks: list[bytes]) -> None:
         """A state that was read or fetched is the newest. The first one is that with which the server
         started."""
-        self._names[manifest] = b"".join(chunks)
+        self._names[manifest] = chunks
         self._newest = manifest
         self._durable = self._durable or manifest
 
@@ -182,18 +183,13 @@ class StreamCheckpoints:
         self._asked = {one: at for one, at in self._asked.items() if now - at < SERVED_NS}
         used = {self._durable, self._newest, *self._asked}
         self._names = {one: names for one, names in self._names.items() if one in used}
-        manifests = list(self._names.items())
-        self.files.remove_except(lambda: _all_names(manifests), self._removed)
+        manifests = dict(self._names)
+        self.files.remove_except(
+            lambda: {*manifests, *chain.from_iterable(manifests.values())}, self._removed
+        )
 
     def _removed(self) -> None:
         self._is_removing = False
         waiting, self._waiting = self._waiting, []
         for wake in waiting:
             wake()
-
-
-def _all_names(manifests: list[tuple[bytes, bytes]]) -> set[bytes]:
-    found = {manifest for manifest, _ in manifests}
-    for _, names in manifests:
-        found.update(names[at : at + HASH_SIZE] for at in range(0, len(names), HASH_SIZE))
-    return found
