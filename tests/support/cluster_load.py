@@ -20,8 +20,8 @@ from tests.support.histories import Action, Delivery, Operation, Outcome, Stored
 from tests.support.nats_servers import until
 from tests.support.replicated_clusters import ClusterTalk, api_request
 
+READERS = count(1)
 REQUEST_S = 2.0
-UNAVAILABLE = 10008
 WRONG_LAST = (10071, 10164, 10163)  # the last two: other writes of the subject are in flight
 
 
@@ -182,40 +182,52 @@ def _decoded(data: str) -> str:
     return base64.b64decode(data).decode()
 
 
-async def stored_message(client: NatsPy, stream: str, seq: int) -> dict[str, Any]:
-    """The answer to a request for a message, from a leader: official servers that have just lost or become
-    one say that JetStream is unavailable."""
-    answer: dict[str, Any] = {}
+async def reader_at_leader(talk: ClusterTalk, stream: str) -> str:
+    """Creates a consumer of all messages that the stream's leader serves: official servers put one without
+    replicas on any member, so that it is created until it is there. Returns its name."""
+    name = ""
 
-    async def is_answered() -> bool:
-        answer.update(await api_request(client, f"STREAM.MSG.GET.{stream}", {"seq": seq}, timeout_s=10))
-        code = answer.get("error", {}).get("err_code")
-        if code == UNAVAILABLE:
-            answer.clear()
-            await asyncio.sleep(0.1)
-        return code != UNAVAILABLE
+    async def is_at_leader() -> bool:
+        nonlocal name
+        name = f"reader{next(READERS)}"
+        config = {"name": name, "ack_policy": "none", "num_replicas": 1, "inactive_threshold": 60_000_000_000}
+        body = {"stream_name": stream, "config": config}
+        with suppress(NatsError):
+            created = await talk.ask(f"CONSUMER.CREATE.{stream}.{name}", body, timeout_s=5)
+            leader = (await talk.info(stream, timeout_s=5)).get("cluster", {}).get("leader")
+            if leader and created.get("cluster", {}).get("leader") == leader:
+                return True
+            await talk.ask(f"CONSUMER.DELETE.{stream}.{name}", timeout_s=5)
+        return False
 
-    await until(is_answered, 30)
-    return answer
+    await until(is_at_leader, 60)
+    return name
 
 
-async def messages_of(talk: ClusterTalk, stream: str, window: int = 200) -> list[Stored]:
+async def messages_of(talk: ClusterTalk, stream: str, batch: int = 1000) -> list[Stored]:
     """All messages of a stream, as its leader has them."""
     state = (await talk.info(stream))["state"]
-    client = await talk.client()
     found: list[Stored] = []
-    seqs = list(range(state["first_seq"], state["last_seq"] + 1)) if state["messages"] else []
-    for start in range(0, len(seqs), window):
-        answers = await asyncio.gather(
-            *(stored_message(client, stream, seq) for seq in seqs[start : start + window])
+    if not state["messages"]:
+        return found
+    reader = await reader_at_leader(talk, stream)
+    client = await talk.client()
+    inbox = client.new_inbox()
+    pulled = await client.subscribe(inbox)
+    while len(found) < state["messages"]:
+        wanted = min(batch, state["messages"] - len(found))
+        body = {"batch": wanted, "expires": 10_000_000_000}
+        await client.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{reader}", json.dumps(body).encode(), reply=inbox
         )
-        for answer in answers:
-            if "message" in answer:
-                one = answer["message"]
-                found.append(Stored(one["seq"], one["subject"], _decoded(one.get("data", ""))))
-            else:
-                assert answer["error"]["err_code"] == 10037, answer
-    assert len(found) == state["messages"], (len(found), state)
+        for _ in range(wanted):
+            message = await pulled.next_msg(timeout=15)
+            status = (message.headers or {}).get("Status")
+            assert status is None, f"{status} after {len(found)} messages of {state}"
+            found.append(Stored(int(message.reply.split(".")[-4]), message.subject, message.data.decode()))
+    assert found[-1].seq == state["last_seq"], (found[-1], state)
+    await talk.ask(f"CONSUMER.DELETE.{stream}.{reader}")
+    await client.close()
     return found
 
 
