@@ -270,10 +270,13 @@ class Leadership:
         if index <= self._log.commit_index or self._log.term_at(index) != self._term:
             return False
         self._uncommitted_bytes -= size_of_entries(self._entries(self._log.commit_index + 1, index))
+        is_first = not self.has_committed_its_term
         self._log.commit(index)
+        if is_first:
+            self.heartbeat_at = 0  # at once: members serve reads when they know the commit index
         if self._pending_reads:
             self._confirm_reads()
-        if self.has_committed_its_term and self._early_reads:
+        if is_first:
             early, self._early_reads = self._early_reads, []
             for context in early:
                 self.read(context)
@@ -307,8 +310,8 @@ class Leadership:
         self._released = self._log.last_index
         self._round += 1
         quiesce = self._may_quiesce(now)
+        commit = self._log.commit_index
         for name, peer in self.peers.items():
-            commit = min(peer.match, self._log.commit_index)
             peer.heartbeat_sent()
             self._send(Heartbeat(self._name, name, self._term, commit, self._round, quiesce))
 

@@ -143,8 +143,9 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """round: counts up within a term; its replies confirm the leadership for reads. quiesce: the group is
-    idle, and no heartbeat follows when all have agreed."""
+    """commit: the leader's commit index; the receiver may have less. round: counts up within a term; its
+    replies confirm the leadership for reads. quiesce: the group is idle, and no heartbeat follows when all
+    have agreed."""
 
     sender: ReplicaId
     to: ReplicaId

@@ -144,6 +144,8 @@ class RaftReplica:
         """The last entry that is known to agree with the leader of this term."""
         self._told = 0
         """What the leader of this term said to commit: everything up to there that is on this disk."""
+        self._known_commit: int | None = None
+        """The last index that the leader of this term said to be committed, an entry of this term."""
         self.is_quiesced = False
         self.lowered_quorum = 0
         """How many voters decide while a rescue is in force; 0 = a majority."""
@@ -165,6 +167,18 @@ class RaftReplica:
         if kept.term != self.term or kept.vote != self._vote:
             kept = self._hard_state = HardState(self.term, self._vote)
         return kept
+
+    @property
+    def known_commit(self) -> int | None:
+        """The commit index, as the leader has it, when it last said so and all of it was here. None: there is
+        no leader, or it has not said so yet. A replica that was away, or has just started, learns here what
+        it lacks: its own commit index may be far behind.
+
+        The leader has committed an entry of its term by then. Before, its commit index may be behind what the
+        leader before it acknowledged."""
+        if self.leadership is not None:
+            return self.log.commit_index if self.leadership.has_committed_its_term else None
+        return self._known_commit if self.leader is not None else None
 
     @property
     def deadline(self) -> int | None:
@@ -210,6 +224,7 @@ class RaftReplica:
         self._become(Role.FOLLOWER)
         if term != self.term or leader != self.leader:
             self._matched = self._told = 0
+            self._known_commit = None
             self._recovered_index = None  # it may name what an earlier leader proposed, and is lost
         if term != self.term:
             self.term, self._vote = term, NO_VOTE
@@ -503,8 +518,10 @@ class RaftReplica:
     def _heartbeat(self, message: Heartbeat, now: int) -> None:
         self._heard_leader(message.sender, now)
         log = self.log
-        if message.commit <= self._matched:  # else it counts on something that this start does not have
+        if message.commit <= self._matched:  # else it is not all here
             log.commit(max(log.commit_index, message.commit))
+            if log.term_at(message.commit) == self.term:
+                self._known_commit = message.commit
         has_all = self._matched == log.last_index == log.commit_index == message.commit
         self.is_quiesced = message.quiesce and has_all and not self.is_recovering
         received = max(self._matched, log.commit_index)

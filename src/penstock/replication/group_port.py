@@ -121,6 +121,10 @@ class GroupPort(Protocol):
     @property
     def commit_index(self) -> int: ...
     @property
+    def known_commit(self) -> int | None:
+        """The leader's commit index, as far as it has told this member; None before it has."""
+
+    @property
     def applied_index(self) -> int:
         """The last entry that was handed to the owner."""
 

@@ -103,6 +103,10 @@ class ReplicaGroup:
         return self.replica.log.commit_index
 
     @property
+    def known_commit(self) -> int | None:
+        return self.replica.known_commit
+
+    @property
     def membership(self) -> Membership:
         return self.replica.log.membership
 

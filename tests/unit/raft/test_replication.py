@@ -193,6 +193,59 @@ def test_a_heartbeat_does_not_commit_what_the_follower_may_not_have() -> None:
     assert (group["b"].log.commit_index, group["b"].log.last_index) == (0, 1)
 
 
+def test_a_member_knows_the_commit_index_when_the_leader_has_named_it_and_all_of_it_is_here() -> None:
+    group = RaftGroup("abc")
+    assert group["b"].known_commit is None
+    group.elect("a")
+    group.propose("a", b"1", b"2", b"3")
+    group.pass_time(HEARTBEAT_NS)
+    assert group["a"].known_commit == group["b"].known_commit == 4
+    group.members["b"].start(group.now)
+    group.drop = lambda message: message.to == "b" and isinstance(message, Append)
+    group.pass_time(3 * HEARTBEAT_NS)  # heartbeats alone
+    assert group["b"].leader == "a"
+    assert (group["b"].known_commit, group["b"].log.commit_index) == (None, 0)
+    group.drop = lambda message: False
+    group.pass_time(2 * HEARTBEAT_NS)
+    assert group["b"].known_commit == 4
+
+
+def test_a_member_that_lags_does_not_take_what_it_has_for_all_that_is_committed() -> None:
+    options = replace(OPTIONS, append_bytes_max=200, inflight_bytes_max=200)
+    group = RaftGroup("abc", options=options)
+    group.elect("a")
+    group.isolate("b")
+    group.propose("a", *[b"x" * 68] * 20)
+    group.heal()
+    group.members["b"].start(group.now)
+    seen = set()
+    for _ in range(2_000):
+        group.members["b"].replica.tick(group.now)
+        group.members["a"].replica.tick(group.now)
+        for member in group.members.values():
+            group.collect(member)
+        if group.network:
+            message = group.network.pop(0)
+            group[message.to].step(message, group.now)
+            seen.add((group["b"].known_commit, group["b"].log.commit_index))
+        else:
+            group.now += HEARTBEAT_NS
+    assert {known for known, _ in seen} == {None, 21}
+    assert len({commit for _, commit in seen}) > 5
+    assert all(commit == 21 for known, commit in seen if known is not None)
+
+
+def test_a_leader_names_its_commit_index_at_once_when_an_entry_of_its_term_is_committed() -> None:
+    group = RaftGroup("abc")
+    group.elect("a")
+    group.propose("a", b"1")
+    group.isolate("a")
+    group.elect("b")
+    group["b"].tick(group.now)  # no time passes
+    group.settle()
+    assert group["b"].known_commit == group["c"].known_commit == group["b"].log.commit_index == 3
+
+
 def test_a_restarted_member_continues_from_its_disk() -> None:
     group = RaftGroup("abc")
     group.elect("a")

@@ -526,7 +526,7 @@ def test_a_body_that_only_mentions_direct_is_for_the_meta_leader() -> None:
 # --- direct gets
 
 
-def test_each_current_replica_takes_direct_gets_until_it_is_current_no_more() -> None:
+def test_a_replica_takes_direct_gets_from_when_it_is_current_until_it_has_no_state() -> None:
     server = ApiUnderTest()
     server.open()
     publish(server.js.index, b"S.a", b"", b"", b"one")
@@ -536,11 +536,25 @@ def test_each_current_replica_takes_direct_gets_until_it_is_current_no_more() ->
         server.api.serve_direct_gets("S")
     assert [one[2] for one in server.ask("DIRECT.GET.S.S.a")] == [b"one"]
     assert [one[2] for one in server.ask("DIRECT.GET.S", {"seq": 1})] == [b"one"]
-    server.api.stop_direct_gets("S")
+    server.api.keep_direct_gets({"S", "T"})
+    assert len(server.ask("DIRECT.GET.S.S.a")) == 1
+    server.api.keep_direct_gets({"T"})
     server.api.stop_direct_gets("S")
     assert server.ask("DIRECT.GET.S.S.a") == []
     server.api.serve_direct_gets("S")
     assert len(server.ask("DIRECT.GET.S.S.a")) == 1
     server.api.stop()
     assert server.ask("DIRECT.GET.S.S.a") == []
+
+
+def test_a_direct_get_of_a_stream_that_has_just_left_is_passed_on() -> None:
+    server = ApiUnderTest()
+    server.open()
+    server.api.serve_direct_gets("S")
+    del server.cluster.groups["S"]
+    elsewhere = server.js.listen(b"$JS.API.DIRECT.GET.S")
+    assert server.ask("DIRECT.GET.S", {"seq": 1}) == []
+    assert [payload for _, _, payload in elsewhere] == [b'{"seq": 1}'] * 2  # from the client, and passed on
+    server.ask("DIRECT.GET.S", {"seq": 2})
+    assert [payload for _, _, payload in elsewhere[2:]] == [b'{"seq": 2}']
     assert server.ask("STREAM.INFO.S") == []

@@ -25,6 +25,7 @@ def servers() -> StreamServers:
 
 def test_the_preferred_member_leads_a_new_group_at_once(servers: StreamServers) -> None:
     assert servers.leader() is servers["a"]
+    servers.pass_time(50)
     assert all(one.stream().leader == "a.d" and one.stream().is_current for one in servers.streams.values())
     assert servers["a"].stream().lags == {"b.d": 0, "c.d": 0}
     assert servers["b"].stream().lags == {}

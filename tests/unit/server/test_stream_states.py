@@ -58,10 +58,27 @@ def test_a_start_continues_from_the_checkpoint_and_the_log_behind_it(servers: St
     publish(servers, 5, "S.2")
     before = state(servers["b"])
     again = restart(servers, "b")
-    servers.pass_time(200)
+    servers.pass_time(500)
     assert state(again) == before
     assert again.stream().catch_up is None
     assert again.stream().is_current
+
+
+@pytest.mark.parametrize("missed", [0, 5])
+def test_a_member_is_current_when_it_has_what_the_leader_committed_and_not_before(
+    servers: StreamServers, missed: int
+) -> None:
+    publish(servers, 10)
+    checkpoint(servers)
+    publish(servers, 5, "S.2")
+    servers["b"].stop()
+    publish(servers, missed, "S.3")
+    again = restart(servers, "b")
+    for _ in range(100):
+        if again.stream().is_current:
+            break
+        servers.pass_time(5)
+    assert state(again) == state(servers["a"])
 
 
 @pytest.mark.parametrize("storage", ["memory", "file"])

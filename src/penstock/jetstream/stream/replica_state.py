@@ -8,8 +8,8 @@ chunks that changed since the one before, and a replica that catches up fetches 
 have.
 
 The name of a chunk: its first sequence, how many of its sequences are used, how many messages are left, and a
-checksum. A sequence is never used again and a message never changes, so the first three determine the content,
-whatever the publishers send. The checksum finds damaged bytes and replicas that differ.
+checksum. A sequence is never used again and a message never changes, so the first three determine the
+content, whatever the publishers send. The checksum finds damaged bytes and replicas that differ.
 
 Invariant: a replica that is restored from a state behaves like the one that it was taken from.
 

@@ -16,7 +16,7 @@ Direct gets have subscriptions of their own in a queue group, so that one replic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -231,6 +231,11 @@ class ClusterApi(ApiService):
         for subscription in self._direct.pop(stream, ()):
             self._engine.index.remove(subscription)
 
+    def keep_direct_gets(self, streams: Collection[str]) -> None:
+        """This server answers direct gets of no other streams any more."""
+        for name in [one for one in self._direct if one not in streams]:
+            self.stop_direct_gets(name)
+
     # --- requests -------------------------------------------------------------------------------
 
     def on_request(
@@ -259,8 +264,14 @@ class ClusterApi(ApiService):
     ) -> None:
         text = subject.decode("utf-8", "surrogateescape")
         found = TABLE.find(text[len(PREFIX) :].split("."))
-        if found is not None:
-            self._serve(found[0], ApiRequest(text, found[1], reply, header, payload, origin))
+        if found is None:
+            return
+        endpoint, args = found
+        if self._cluster.find_group(self._account, args[0]) is not None:
+            self._serve(endpoint, ApiRequest(text, args, reply, header, payload, origin))
+        else:  # the stream has just left this server, and others have it
+            self.stop_direct_gets(args[0])
+            publish(self._engine.index, subject, reply, header, payload)
 
     def _meet_direct_get(self, request: ApiRequest) -> None:
         """A direct get has its own subscribers if the stream has a replica; else the meta leader says so."""

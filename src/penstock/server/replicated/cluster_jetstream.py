@@ -299,17 +299,21 @@ class ClusterJetStream:
         faults.note(what, error)
 
     def _serve_reads(self) -> None:
-        """Replicas that are current take their part of the direct gets."""
+        """A replica that is current takes its part of the direct gets from then on, as long as it has a
+        state: also while the stream has no leader, or when it lags. Were it to stop then, all would stop at
+        each change of the leader, and requests meanwhile would have no answer at all."""
         assert self.groups is not None
         self._reads_changed = False
         self._reads_at = self._monotonic() + READS_NS
+        here: dict[str, set[str]] = {account: set() for account in self._apis}
         for (account, stream), group in self.groups.groups.items():
             api = self._apis.get(account)
-            if api is not None:
+            if api is not None and group.has_state:
+                here[account].add(stream)
                 if group.is_current:
                     api.serve_direct_gets(stream)
-                else:
-                    api.stop_direct_gets(stream)
+        for account, api in self._apis.items():
+            api.keep_direct_gets(here[account])
 
     # --- from the meta group (MetaListener) ---------------------------------------------------------
 

@@ -227,14 +227,21 @@ class StreamGroup:
         return leader if self._role is Role.LEADER or self._port.role is not Role.LEADER else None
 
     @property
+    def has_state(self) -> bool:
+        """Whether this replica has a state of the stream, of now or of earlier, and loads no other."""
+        return (
+            self._port is not None
+            and self._replica is not None
+            and not (self.failure or self._states.is_loading)
+        )
+
+    @property
     def is_current(self) -> bool:
-        """Whether this replica has applied everything of which it knows that it is committed, and knows a
-        leader."""
-        if self._port is None or self._replica is None or self.failure:
+        """Whether there is a leader, and this replica has applied everything that it said to be committed."""
+        if self._port is None or not self.has_state or self.leader is None:
             return False
-        if self._states.is_loading:
-            return False
-        return self.leader is not None and self._port.applied_index >= self._port.commit_index
+        known = self._port.known_commit
+        return known is not None and self._port.applied_index >= max(known, self._port.commit_index)
 
     @property
     def catch_up(self) -> CatchUpProgress | None:
