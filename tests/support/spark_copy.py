@@ -18,9 +18,9 @@ def make_copy(port: int) -> None:
     feed.close()
 
 
-def copy_options(port: int, delivery: str) -> dict[str, str]:
+def copy_options(servers: str, delivery: str) -> dict[str, str]:
     options = {
-        "servers": f"127.0.0.1:{port}",
+        "servers": servers,
         "stream": "COPY",
         "subject": "copy.rows.{seq}",
         "delivery": delivery,
@@ -32,6 +32,6 @@ def copy_options(port: int, delivery: str) -> dict[str, str]:
     return options
 
 
-def read_copy(spark: SparkSession, port: int) -> list[int]:
-    frame = spark.read.format("jetstream").options(servers=f"127.0.0.1:{port}", subject="copy.rows.>")
+def read_copy(spark: SparkSession, servers: str, subject: str = "copy.rows.>") -> list[int]:
+    frame = spark.read.format("jetstream").options(servers=servers, subject=subject)
     return [int(row.data) for row in frame.load("COPY").select("data").collect()]

@@ -38,6 +38,11 @@ class KillableServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory.with_suffix(".log")
 
+    @property
+    def address(self) -> str:
+        """For option `servers`."""
+        return f"127.0.0.1:{self.port}"
+
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, env=ENVIRONMENT, stdout=log, stderr=log)

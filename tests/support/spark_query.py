@@ -25,7 +25,7 @@ def main(mode: str, port: str, stream: str, folder: Path, sink: str) -> None:
         writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
     else:
         numbered = frame.selectExpr("seq", "cast(seq as string) AS data")
-        writer = numbered.writeStream.format("jetstream").options(**copy_options(int(port), sink))
+        writer = numbered.writeStream.format("jetstream").options(**copy_options(f"127.0.0.1:{port}", sink))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     if mode == "follow":
         writer.trigger(processingTime="0 seconds").start().awaitTermination()
@@ -35,7 +35,7 @@ def main(mode: str, port: str, stream: str, folder: Path, sink: str) -> None:
         rows = spark.read.parquet(str(folder / "out")).select("seq").collect()
         sequences = [row.seq for row in rows]
     else:
-        sequences = read_copy(spark, int(port))
+        sequences = read_copy(spark, f"127.0.0.1:{port}")
     (folder / "sequences.json").write_text(json.dumps(sequences))
     spark.stop()
 

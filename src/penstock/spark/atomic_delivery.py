@@ -140,13 +140,16 @@ class AtomicDelivery:
         marker = Marker(epoch=self.identity.epoch, next=self.done + count).encode()
         connection.send(out.take())
         block = "\r\n".join(["NATS/1.0", *lines, "", ""]).encode()
-        ack = api.decode(api.PubAck, connection.request(self.subject, marker, header=block))
+        ack = api.decode(api.PubAck, connection.publish(self.options.stream, self.subject, marker, block))
         if ack.error is not None:
             first, at = self._uncommitted[0]
             subject = first.subject(at).decode("utf-8", "replace")
             rejected = batch_exception(ack.error, self.subject)
             if isinstance(rejected, errors.WrongLastSequenceError):
                 raise rejected
+            if isinstance(rejected, errors.BatchUnknownError | errors.BatchIncompleteError):
+                # A new leader does not have what the last one held of the batch; nothing of it is stored.
+                raise errors.DisconnectedError(f"the server gave the batch up: {rejected}")
             raise refusal(rejected, self.options.stream, subject, self.done)
         self._last_seq = self._marker_seq = ack.seq
         self.done += count

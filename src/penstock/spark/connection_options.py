@@ -8,10 +8,12 @@ not part of `repr`. Option names are case-insensitive, as everywhere in Spark.
 from __future__ import annotations
 
 import difflib
+import random
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -74,6 +76,35 @@ class ConnectionOptions:
     """Option `requestTimeoutSeconds`: for one answer of the JetStream API. Default 10."""
     retry_s: float = 60.0
     """Option `retrySeconds`: how long a task retries without progress before it fails. Default 60."""
+    discovered: tuple[ServerAddress, ...] = ()
+    """Further servers of the cluster, which one of `servers` named. They are tried when no other answers."""
+    turn: int | None = None
+    """Number of a task: each number begins with another one of `servers` than the one before, so that tasks
+    spread over a cluster. None = in random order."""
+
+    def in_order(self) -> list[ServerAddress]:
+        """The servers in the order in which to try them."""
+        servers = list(self.servers)
+        if self.turn is None:
+            random.shuffle(servers)
+        else:
+            at = self.turn % len(servers)
+            servers = servers[at:] + servers[:at]
+        return servers + random.sample(self.discovered, len(self.discovered))
+
+    def next_turn(self) -> ConnectionOptions:
+        """The same options beginning with the next server: this one may be what does not work."""
+        return self if self.turn is None else replace(self, turn=self.turn + 1)
+
+    def knowing(self, connect_urls: Iterable[str], server: ServerAddress) -> ConnectionOptions:
+        """The same options with the servers that `server` named (`host:port`), to which its user belongs."""
+        found = []
+        for url in connect_urls:
+            with suppress(ConfigError):
+                named = parse_server(url)
+                found.append(replace(server, host=named.host, port=named.port))
+        known = {(one.host, one.port) for one in self.servers}
+        return replace(self, discovered=tuple(one for one in found if (one.host, one.port) not in known))
 
     def proof(self) -> Proof | None:
         """Read the signing key and JWT from their file; None without `credentials` and `nkey`.

@@ -220,15 +220,15 @@ class PublishDelivery(SinkDelivery):
             elif event == AckEvent.ACKS_ERROR:
                 raise connection.broken()
             else:
-                self._take_other()
+                self._take_other(connection)
         while self._in_flight and self._in_flight[0][0] <= self._acks.base:
             self._in_flight_bytes -= self._in_flight.popleft()[1]
 
-    def _take_other(self) -> None:
+    def _take_other(self, connection: BlockingConnection) -> None:
         """Handle an answer other than a plain pub ack."""
         acks, stream = self._acks, self.options.stream
         if acks.header.startswith(b"NATS/1.0 503"):
-            raise errors.NoStreamError(self._subject_of(acks.number), stream=stream)
+            raise connection.unanswered(stream, self._subject_of(acks.number))
         try:
             ack = api.decode_response(api.PubAck, acks.payload)
         except errors.JetStreamApiError as error:
@@ -320,9 +320,7 @@ class FastDelivery(SinkDelivery):
             connection.handle_control(frame.op, frame.payload or b"")
         elif frame.sid == ACK_SID:
             if frame.header is not None and frame.header.startswith(b"NATS/1.0 503"):
-                raise errors.NoStreamError(
-                    self._subject.decode("utf-8", "replace"), stream=self.options.stream
-                )
+                raise connection.unanswered(self.options.stream, self._subject.decode("utf-8", "replace"))
             self._on_answer(frame.payload or b"")
 
     def _on_answer(self, payload: bytes) -> None:

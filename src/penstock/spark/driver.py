@@ -24,24 +24,28 @@ _NAMES_SHOWN = 10
 
 # Errors that may disappear when the server has restarted or another server of the cluster takes over.
 _TRANSIENT = (*CONNECTION_LOST, errors.JetStreamNotEnabledError)
+_WRONG_ADDRESS = (errors.NoServersError, errors.JetStreamNotEnabledError)
 
 
 class Driver:
     """The driver's connection: opened on first use, reopened when lost, and not pickled.
 
-    If a server answered before, transient errors are retried for `retrySeconds`, as tasks do, so that a query
-    survives a server restart. If none ever answered, the error is raised at once: a wrong address is not an
-    outage.
+    Transient errors are retried for `retrySeconds`, as tasks do, so that a query survives the restart of a
+    server and begins while a stream has no leader. If no server was ever reached, or none with JetStream, the
+    error is raised at once: a wrong address is not an outage.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
+        self.known = options.connection
+        """The connection's options, with the servers of the cluster that are known by now."""
         self._connection: BlockingConnection | None = None
         self._was_answered = False
         self._is_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_connection": None, "_was_answered": False, "_is_checked": False}
+        state = {"_connection": None, "_was_answered": False, "_is_checked": False}
+        return {"options": self.options, "known": self.known, **state}
 
     def call(self, request: Callable[[BlockingConnection], T]) -> T:
         """Call `request` with a connection and return its result.
@@ -54,13 +58,14 @@ class Driver:
         while True:
             try:
                 if self._connection is None:
-                    self._connection = BlockingConnection.open(self.options.connection)
+                    self._connection = BlockingConnection.open(self.known)
+                    self.known = self._connection.known
                 answer = request(self._connection)
                 self._was_answered = True
                 return answer
             except _TRANSIENT as error:
                 self.close()
-                if not self._was_answered:
+                if not self._was_answered and isinstance(error, _WRONG_ADDRESS):
                     raise
                 retry_policy.backoff(error, 0)
 

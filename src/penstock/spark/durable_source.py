@@ -44,17 +44,14 @@ HOLE_MAX = 10_000
 
 
 class ClaimPartition(InputPartition):
-    """Input partition: the claims one task reads. subjects: filters that all of them match."""
+    """Input partition: the claims one task reads. span: of the stream, whose ends do not count. options: of
+    the task; all claims match their subjects."""
 
-    def __init__(
-        self, stream: str, created: str, claims: SequenceSet, access: str, subjects: tuple[str, ...]
-    ) -> None:
+    def __init__(self, span: SequenceRange, claims: SequenceSet, options: SourceOptions) -> None:
         super().__init__(str(claims))
-        self.stream = stream
-        self.created = created
+        self.span = span
         self.claims = claims
-        self.access = access
-        self.subjects = subjects
+        self.options = options
 
 
 class DurableStreamReader(LimitedStreamReader):
@@ -169,6 +166,8 @@ class DurableStreamReader(LimitedStreamReader):
         """Plan from the claims in the end offset only, so that a repeated micro-batch has the same rows."""
         if start == end:
             return []
+        from penstock.spark.range_sessions import bounds_of
+
         finish = DurableOffset.decode(end, self.stream, self.durable)
         info = self._driver.call(partial(_stream_info, stream=self.stream))
         if info.created != finish.stream_created:
@@ -184,14 +183,14 @@ class DurableStreamReader(LimitedStreamReader):
         length = min(
             self.options.records_per_partition, -(-len(finish.claims) // self.options.min_partitions)
         )
-        return [
-            ClaimPartition(self.stream, info.created, part, access, subjects)
-            for part in finish.claims.chunks(max(1, length))
-        ]
+        bounds = bounds_of(self.stream, info)
+        span = SequenceRange(self.stream, bounds.created, 0, 0, bounds.replicas)
+        tasks = replace(self.options, access=access, subjects=subjects).of_tasks(self._driver.known)
+        return [ClaimPartition(span, part, next(tasks)) for part in finish.claims.chunks(max(1, length))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ClaimPartition)
-        return _read_claims(self.options, self.schema, partition)
+        return _read_claims(self.schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: Spark commits late and never the last one, so latestOffset acks."""
@@ -216,21 +215,18 @@ def spans_of(claims: SequenceSet) -> Iterator[tuple[int, int]]:
         yield first, until
 
 
-def _read_claims(
-    options: SourceOptions, schema: StructType, part: ClaimPartition
-) -> Iterator[pa.RecordBatch]:
+def _read_claims(schema: StructType, part: ClaimPartition) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
 
     from penstock.spark.source import read_range
 
-    options = replace(options, access=part.access, subjects=part.subjects)
     names = schema.fieldNames()
     wide = schema if "seq" in names else StructType([*schema.fields, StructField("seq", LongType(), False)])
     starts = np.array([start for start, _ in part.claims.ranges], dtype=np.int64)
     ends = np.array([end for _, end in part.claims.ranges], dtype=np.int64)
     for start, end in spans_of(part.claims):
-        for batch in read_range(options, wide, SequenceRange(part.stream, part.created, start, end)):
+        for batch in read_range(part.options, wide, replace(part.span, start=start, end=end)):
             seqs = batch.column(wide.fieldNames().index("seq")).to_numpy()
             at = np.searchsorted(starts, seqs, side="right") - 1
             keep = (at >= 0) & (seqs < ends[at])

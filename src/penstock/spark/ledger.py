@@ -101,7 +101,7 @@ class Ledger:
     def _write(self, connection: BlockingConnection, marker: Marker, expected: int) -> bool:
         """Write the entry if its last sequence is `expected`; False if another writer was faster."""
         block = f"NATS/1.0\r\n{names.EXPECTED_LAST_SUBJECT_SEQUENCE}: {expected}\r\n\r\n".encode()
-        answer = connection.request(self.subject, marker.encode(), header=block)
+        answer = connection.publish(self.bucket, self.subject, marker.encode(), block)
         try:
             api.decode_response(api.PubAck, answer, request=self.subject)
         except errors.WrongLastSequenceError:

@@ -12,7 +12,7 @@ itself went backwards and failOnDataLoss is off; ranges cover [start, end) exact
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,16 +43,19 @@ class StreamBounds:
     last_seq: int
     record_bytes: float = 1.0
     """Mean stored size of a message, bytes."""
+    replicas: tuple[str, ...] = ()
+    """Names of the servers that have the stream; () where there is no cluster."""
 
 
 @dataclass(frozen=True)
 class SequenceRange:
-    """The sequences [start, end) of one stream; one task reads one range."""
+    """The sequences [start, end) of one stream; one task reads one range. replicas: see StreamBounds."""
 
     stream: str
     created: str
     start: int
     end: int
+    replicas: tuple[str, ...] = ()
 
 
 Offset = dict[str, StreamPosition]
@@ -146,4 +149,4 @@ def split(span: SequenceRange, *, parts_min: int, records_max: int) -> list[Sequ
         return []
     parts = min(length, max(parts_min, -(-length // records_max)))
     cuts = [span.start + length * i // parts for i in range(parts + 1)]
-    return [SequenceRange(span.stream, span.created, a, b) for a, b in pairwise(cuts)]
+    return [replace(span, start=a, end=b) for a, b in pairwise(cuts)]

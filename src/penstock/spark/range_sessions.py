@@ -53,7 +53,11 @@ def bounds_of(stream: str, info: api.StreamInfoResponse) -> StreamBounds:
     last = info.state.last_seq
     first = max(1, info.state.first_seq) if info.state.messages else last + 1
     size = info.state.bytes / info.state.messages if info.state.messages else 1.0
-    return StreamBounds(stream, info.created, first, last, size)
+    group = info.cluster
+    names = (
+        () if group is None else tuple(filter(None, (group.leader, *(one.name for one in group.replicas))))
+    )
+    return StreamBounds(stream, info.created, first, last, size, names)
 
 
 def sequence_at_time(connection: BlockingConnection, stream: str, when: str) -> int:

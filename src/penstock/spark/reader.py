@@ -52,11 +52,15 @@ class RangeReader:
         Raises DataLossError (failOnDataLoss), StreamNotFoundError, AuthorizationError and PermissionsError
         at once, and the last connection error after `retrySeconds` without progress.
         """
-        retry_policy = RetryPolicy(self.options.connection.retry_s, self.builder.next_seq)
+        known = self.options.connection
+        # Each replica answers direct gets itself; a consumer is at one server, whichever one passes it on.
+        replicas = self.span.replicas if self.options.access == "direct" else ()
+        retry_policy = RetryPolicy(known.retry_s, self.builder.next_seq)
         rows = 0
         while True:
             try:
-                with BlockingConnection.open(self.options.connection) as connection:
+                with BlockingConnection.open(known, replicas) as connection:
+                    known = connection.known
                     for batch in self.session(connection).batches():
                         rows += batch[0]
                         yield batch
@@ -65,6 +69,7 @@ class RangeReader:
             except errors.PenstockError as error:
                 if not is_transient(error) and not isinstance(error, _CONSUMER_LOST):
                     raise
+                known = known.next_turn()
                 retry_policy.backoff(error, self.builder.next_seq)
 
     def account(self, rows: int) -> None:

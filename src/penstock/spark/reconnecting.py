@@ -80,6 +80,7 @@ class ReconnectingConnection:
         """The open connection, or a new one. Raises NoServersError, AuthorizationError."""
         if self._connection is None:
             self._connection = BlockingConnection.open(self.options)
+            self.options = self._connection.known
         return self._connection
 
     @contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -74,8 +74,9 @@ def check_stream(options: SinkOptions, config: api.ApiStreamConfig) -> None:
         )
 
 
-def check_on_driver(options: SinkOptions, schema: StructType, *, streaming: bool) -> None:
-    """Check on the driver, before a task starts, that rows of `schema` can be written.
+def check_on_driver(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
+    """Check on the driver, before a task starts, that rows of `schema` can be written. Returns the options
+    for the tasks, with the servers of the cluster.
 
     Raises ConfigError for missing columns, a subject that is none of the stream's, or a stream that does not
     fit the options; StreamNotFoundError; PermissionsError; AuthorizationError; and for batch writes
@@ -87,6 +88,7 @@ def check_on_driver(options: SinkOptions, schema: StructType, *, streaming: bool
             info = connection.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}")
             check_stream(options, info.config)
             check_write(connection, options, info.config)
+            return replace(options, connection=connection.known)
     except errors.StreamNotFoundError as error:
         raise errors.StreamNotFoundError(
             error.code,
@@ -97,6 +99,7 @@ def check_on_driver(options: SinkOptions, schema: StructType, *, streaming: bool
     except errors.PenstockError as error:
         if not streaming or not is_transient(error):
             raise
+        return options
 
 
 def write_rows(options: SinkOptions, identity: TaskIdentity, batches: Iterable[pa.RecordBatch]) -> Written:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import Filter
 
+    from penstock.spark.connection_options import ConnectionOptions
     from penstock.spark.pushdown import Pushed
 
 FORMAT_NAME = "jetstream"
@@ -86,11 +87,12 @@ COMMIT_MODULE = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class RangePartition(InputPartition):
-    """Input partition: the range one task reads."""
+    """Input partition: the range one task reads. options: of the task."""
 
-    def __init__(self, span: SequenceRange) -> None:
+    def __init__(self, span: SequenceRange, options: SourceOptions) -> None:
         super().__init__(span)
         self.span = span
+        self.options = options
 
 
 class JetStreamSource(DataSource):
@@ -164,8 +166,7 @@ class JetStreamSource(DataSource):
         from penstock.spark.sink_options import SinkOptions
 
         options = SinkOptions.parse(dict(self.options))
-        check_on_driver(options, schema, streaming=False)
-        return JetStreamWriter(options)
+        return JetStreamWriter(check_on_driver(options, schema, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.spark.sink import JetStreamStreamWriter, check_on_driver
@@ -174,7 +175,7 @@ class JetStreamSource(DataSource):
         options = SinkOptions.parse(dict(self.options))
         # Spark calls this twice per micro-batch; a process that only commits has nothing left to check.
         if COMMIT_MODULE not in sys.modules:
-            check_on_driver(options, schema, streaming=True)
+            options = check_on_driver(options, schema, streaming=True)
         return JetStreamStreamWriter(options)
 
 
@@ -267,15 +268,20 @@ def read_events(options: SourceOptions, schema: pa.Schema, span: SequenceRange) 
         yield events.record_batch(record_batch(wide, rows, buffers, stream=span.stream), schema)
 
 
-def plan(options: SourceOptions, spans: Sequence[SequenceRange]) -> list[InputPartition]:
-    """Split ranges into input partitions by options `minPartitions` and `recordsPerPartition`."""
+def plan(
+    options: SourceOptions, spans: Sequence[SequenceRange], known: ConnectionOptions
+) -> list[InputPartition]:
+    """Split ranges into input partitions by options `minPartitions` and `recordsPerPartition`. known: the
+    driver's connection, with the servers that it has discovered."""
     busy = [span for span in spans if span.end > span.start]
     parts_min = -(-options.min_partitions // len(busy)) if busy else 1
-    return [
-        RangePartition(part)
+    parts = [
+        part
         for span in busy
         for part in split(span, parts_min=parts_min, records_max=options.records_per_partition)
     ]
+    tasks = options.of_tasks(known)
+    return [RangePartition(part, next(tasks)) for part in parts]
 
 
 class FilterTaker:
@@ -332,7 +338,8 @@ class JetStreamReader(DataSourceReader):
         finally:
             driver.close()
         # Spark treats an empty list as one partition without a range, so return an explicit empty range.
-        return plan(self.options, spans) or [RangePartition(replace(spans[0], end=spans[0].start))]
+        parts = plan(self.options, spans, driver.known)
+        return parts or [RangePartition(replace(spans[0], end=spans[0].start), self.options)]
 
     def span(self, driver: Driver, bounds: StreamBounds) -> SequenceRange:
         """The range to read of one stream, narrowed by options and pushed filters."""
@@ -347,13 +354,13 @@ class JetStreamReader(DataSourceReader):
                 start = max(start, driver.sequence_at(bounds.name, pushed.after))
             if pushed.before is not None and start < end:
                 end = min(end, driver.sequence_at(bounds.name, pushed.before))
-        return SequenceRange(bounds.name, bounds.created, start, end)
+        return SequenceRange(bounds.name, bounds.created, start, end, bounds.replicas)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
         if partition.span.end <= partition.span.start:
             return iter(())
-        return read_range(self.options, self.schema, partition.span)
+        return read_range(partition.options, self.schema, partition.span)
 
 
 class PushingReader(JetStreamReader):
@@ -465,14 +472,14 @@ class JetStreamStreamReader(LimitedStreamReader):
             now = bounds[name]
             at = self._resume(now, begin)
             if now.created == until.created:
-                spans.append(SequenceRange(name, now.created, at, until.next))
+                spans.append(SequenceRange(name, now.created, at, until.next, now.replicas))
             elif self.options.fail_on_data_loss:
                 resume_at(now, until, fail_on_data_loss=True)
-        return plan(self.options, spans)
+        return plan(self.options, spans, self._driver.known)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return read_range(self.options, self.schema, partition.span)
+        return read_range(partition.options, self.schema, partition.span)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: Spark's checkpoint holds the offsets, and nothing is acked."""

@@ -5,9 +5,11 @@ Names follow Spark's Kafka source where the meaning is the same; its spelling is
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import ClassVar
 
 from penstock.errors import ConfigError
@@ -108,6 +110,12 @@ class SourceOptions:
     def filter_subjects(self) -> list[str]:
         """The field of this name of a consumer of these subjects: all of them, where there are several."""
         return list(self.subjects) if len(self.subjects) > 1 else []
+
+    def of_tasks(self, known: ConnectionOptions) -> Iterator[SourceOptions]:
+        """The options of the tasks of a read, without end. known: the driver's connection. Each task begins
+        with another server than the one before; those of different reads do, too."""
+        for turn in count(random.randrange(len(known.servers))):
+            yield replace(self, connection=replace(known, turn=turn))
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:

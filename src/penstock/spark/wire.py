@@ -13,11 +13,11 @@ Rejected: the asyncio client on a private loop (three thread hops and a Python o
 from __future__ import annotations
 
 import contextlib
-import random
 import secrets
 import socket
 import ssl
 import time
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +25,7 @@ import msgspec
 
 from penstock import errors
 from penstock.kernels.wire.frames import FrameParser, Op, PyFrame
-from penstock.protocol import api
+from penstock.protocol import api, subjects
 from penstock.protocol.hosts import host_checked
 from penstock.spark.connection_options import ConnectionOptions, ServerAddress
 
@@ -40,6 +40,8 @@ SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 FRAME_BYTES_MAX = 1 << 29  # a server's max_payload is at most 64 MiB; this only bounds a broken peer
 INFO_BYTES_MAX = 1 << 20  # INFO lists the cluster's URLs
 REQUEST_SID = b"1"
+NO_LEADER = 10008
+"""The code of "JetStream system temporarily unavailable"."""
 
 # Errors after which the next server is tried.
 _CONNECT_FAILURES = (OSError, errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError)
@@ -59,6 +61,7 @@ class HandshakeInfo(msgspec.Struct, kw_only=True):
     max_payload: int = 1024 * 1024
     jetstream: bool = False
     nonce: str = ""
+    connect_urls: list[str] = []
 
 
 class BlockingConnection:
@@ -75,19 +78,38 @@ class BlockingConnection:
         self._inbox = f"_INBOX.{secrets.token_hex(11)}"
 
     @classmethod
-    def open(cls, options: ConnectionOptions) -> BlockingConnection:
-        """Connect to the first reachable server, in random order to spread tasks over a cluster.
+    def open(cls, options: ConnectionOptions, replicas: Collection[str] = ()) -> BlockingConnection:
+        """Connect to the first server that can be reached, in the order of `options.in_order()`.
+
+        replicas: names of servers to prefer; another one is taken when none of them can be reached.
 
         Raises AuthorizationError if a server rejects the credentials, NoServersError (with the error of each
         server) if none is reachable.
         """
         attempts: list[tuple[str, str]] = []
-        for address in random.sample(options.servers, len(options.servers)):
+        other: BlockingConnection | None = None
+        for address in options.in_order():
             try:
-                return cls._connect(address, options)
+                connection = cls._connect(address, options)
             except _CONNECT_FAILURES as error:
                 attempts.append((str(address), str(error) or type(error).__name__))
+                continue
+            if not replicas or connection.info.server_name in replicas:
+                if other is not None:
+                    other.close()
+                return connection
+            if other is None:
+                other = connection
+            else:
+                connection.close()
+        if other is not None:
+            return other
         raise errors.NoServersError("no NATS server could be reached", attempts=attempts)
+
+    @property
+    def known(self) -> ConnectionOptions:
+        """The options with the servers of the cluster that this one has named."""
+        return self.options.knowing(self.info.connect_urls, self.address)
 
     @classmethod
     def _connect(cls, address: ServerAddress, options: ConnectionOptions) -> BlockingConnection:
@@ -295,6 +317,24 @@ class BlockingConnection:
             why = f"no JetStream answers at {self.address} under {self.options.api_prefix!r}"
             raise errors.JetStreamNotEnabledError(503, 10076, why, request=subject) from error
         return api.decode_response(kind, answer, request=subject)
+
+    def publish(self, stream: str, subject: str, payload: bytes, header: bytes) -> bytes:
+        """Publish to a stream and return its answer, as `request` does. Raises the error of `unanswered` if
+        there are no responders."""
+        try:
+            return self.request(subject, payload, header=header)
+        except errors.NoRespondersError:
+            raise self.unanswered(stream, subject) from None
+
+    def unanswered(self, stream: str, subject: str) -> errors.PenstockError:
+        """The error for a publish without responders: NoStreamError, or a transient one if the stream has the
+        subject, and only lacks a leader. Raises what `api` raises."""
+        info = self.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
+        if any(subjects.matches(one, subject) for one in info.config.subjects):
+            return errors.JetStreamApiError(
+                503, NO_LEADER, f"stream {stream!r} has no leader now", request=subject
+            )
+        return errors.NoStreamError(subject, stream=stream)
 
     def last_message(self, stream: str, subject: str) -> StoredMessageBody | None:
         """The last message of `subject`, read from the stream's leader; None if there is none.

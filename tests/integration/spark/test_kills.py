@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.nats_servers import KINDS
+from tests.support.replicated_clusters import replicated_cluster
+from tests.support.replicated_feeds import ReplicatedFeeds
 from tests.support.spark import Feed
 from tests.support.spark_copy import DELIVERIES, copy_options, make_copy, read_copy
 from tests.support.spark_kills import KINDS_OF_KILL, KillableServer, kill_one_worker, kills_wanted, slowly
@@ -30,6 +33,7 @@ KILLS = kills_wanted(1)
 MANY = 10
 TIMEOUT_S = 120.0
 STORED = 3_000
+STREAMS = ("EVENTS", "COPY")
 
 
 @pytest.fixture(params=KINDS)
@@ -58,11 +62,11 @@ class Publisher:
         self.count += count
 
 
-def frame_of(spark: SparkSession, server: KillableServer, *, stream: bool) -> DataFrame:
+def frame_of(spark: SparkSession, servers: str, *, stream: bool) -> DataFrame:
     reader = spark.readStream if stream else spark.read
     return (
         reader.format("jetstream")
-        .options(servers=f"127.0.0.1:{server.port}", stream="EVENTS", minPartitions=2)
+        .options(servers=servers, stream="EVENTS", minPartitions=2)
         .options(batchRows=100, pullRecords=150, maxRecordsPerTrigger=1000, payload="string")
         .load()
         .select("seq", "data")
@@ -120,7 +124,7 @@ def test_a_batch_read_has_every_row_once_whatever_is_killed(
     publisher = Publisher(server)
     publisher.publish(STORED)
     for kind in KINDS_OF_KILL * KILLS:
-        frame = slowly(frame_of(spark, server, stream=False))
+        frame = slowly(frame_of(spark, server.address, stream=False))
         assert frame.rdd.getNumPartitions() == 2  # planned, before anything is killed
         with ThreadPoolExecutor() as pool:
             reading = pool.submit(frame.collect)
@@ -138,7 +142,7 @@ def test_a_streaming_query_has_every_row_once_whatever_is_killed(
     publisher = Publisher(server)
     publisher.publish(STORED)
     writer = (
-        slowly(frame_of(spark, server, stream=True))
+        slowly(frame_of(spark, server.address, stream=True))
         .writeStream.format("parquet")
         .option("path", str(tmp_path / "out"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -158,14 +162,51 @@ def test_a_streaming_write_stores_every_row_once_whatever_is_killed(
     publisher.publish(STORED)
     make_copy(server.port)
     writer = (
-        slowly(frame_of(spark, server, stream=True))
+        slowly(frame_of(spark, server.address, stream=True))
         .writeStream.format("jetstream")
-        .options(**copy_options(server.port, delivery))
+        .options(**copy_options(server.address, delivery))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
     )
     run_under_kills(writer.start, publisher, chance)
-    found = read_copy(spark, server.port)
+    found = read_copy(spark, server.address)
     assert sorted(found) == list(range(1, publisher.count + 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("delivery", DELIVERIES if KILLS > 1 else ["publish"])
+def test_a_copy_has_every_row_once_whatever_leaders_end(
+    spark: SparkSession, kind: str, delivery: str, tmp_path: Path
+) -> None:
+    chance = random.Random(20_264)
+    with replicated_cluster(kind, tmp_path / "cluster") as made:
+        cluster = ReplicatedFeeds(made)
+        cluster.create(STORED, "EVENTS")
+        cluster.create(0, "COPY")
+        options = copy_options(cluster.urls, delivery) | {"subject": "COPY.rows.{seq}"}
+        if delivery == "atomic":
+            options |= {"markerSubject": "COPY.markers"}
+        writer = (
+            slowly(frame_of(spark, cluster.urls, stream=True))
+            .writeStream.format("jetstream")
+            .options(**options)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )
+        query = writer.start()
+        count = STORED
+        try:
+            for _ in range(KILLS):
+                for end, stream in itertools.product((cluster.kill_leader, cluster.step_down), STREAMS):
+                    cluster.publish("EVENTS", range(count + 1, count + 501))
+                    count += 500
+                    time.sleep(chance.random())
+                    end(stream)
+                    cluster.leader(stream)
+                    cluster.repair()
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert query.exception() is None
+        assert sorted(read_copy(spark, cluster.urls, "COPY.rows.>")) == list(range(1, count + 1))
 
 
 def failed_tasks(spark: SparkSession) -> int:
