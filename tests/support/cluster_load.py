@@ -152,6 +152,7 @@ class ClusterLoad:
         requested = time.monotonic()
         inbox = client.new_inbox()
         got = 0
+        acks: list[asyncio.Task[None]] = []
         with suppress(NatsError, OSError):
             pulled = await client.subscribe(inbox)
             body = {"batch": batch, "expires": int(expires_s * 1e9)}
@@ -164,10 +165,11 @@ class ClusterLoad:
                 got += 1
                 seq = int(message.reply.split(".")[-4])
                 self.deliveries.append(Delivery(seq, requested))
-                await self._confirm(client, message.reply, seq)
+                acks.append(asyncio.create_task(self._confirm(client, message.reply, seq)))
                 if got == batch:
                     break
             await pulled.unsubscribe()
+        await asyncio.gather(*acks)
         if not got:
             await asyncio.sleep(0.05)
         return got
