@@ -319,7 +319,7 @@ EXPLORED: list[tuple[Plant, str, set[str]]] = [
 
 SIMULATED: list[tuple[Plant, int]] = [
     (the_leader_forgets_nothing, 177),
-    (servers_that_left_lead_idle_groups, 532),
+    (servers_that_left_lead_idle_groups, 608),
     (lost_appends_are_not_sent_again, 3),
     (commits_what_one_has, 2),
     (half_is_a_majority, 2),

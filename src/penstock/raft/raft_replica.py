@@ -518,15 +518,15 @@ class RaftReplica:
     def _heartbeat(self, message: Heartbeat, now: int) -> None:
         self._heard_leader(message.sender, now)
         log = self.log
-        if message.commit <= self._matched:  # else it is not all here
+        has = max(self._matched, log.commit_index)  # in this term, or committed in an earlier one
+        if message.commit <= has:
             log.commit(max(log.commit_index, message.commit))
             if log.term_at(message.commit) == self.term:
                 self._known_commit = message.commit
-        has_all = self._matched == log.last_index == log.commit_index == message.commit
+        has_all = has == log.last_index == log.commit_index == message.commit
         self.is_quiesced = message.quiesce and has_all and not self.is_recovering
-        received = max(self._matched, log.commit_index)
         reply = HeartbeatReply(
-            self.name, message.sender, self.term, message.round, received, min(received, log.durable_index),
+            self.name, message.sender, self.term, message.round, has, min(has, log.durable_index),
             self.is_quiesced, self._installing is not None, self._boot,
         )  # fmt: skip
         self._send(reply)

@@ -210,6 +210,23 @@ def test_a_member_knows_the_commit_index_when_the_leader_has_named_it_and_all_of
     assert group["b"].known_commit == 4
 
 
+def test_a_member_that_restarts_with_all_that_is_committed_knows_it_from_a_heartbeat() -> None:
+    group = RaftGroup("abc", options=replace(OPTIONS, quiesce_after_ns=5 * HEARTBEAT_NS))
+    group.elect("a")
+    group.propose("a", b"1")
+    group.pass_time(HEARTBEAT_NS)
+    member = group.members["b"]
+    member.snapshot = RaftSnapshot(2, 1, group.first.membership)  # a checkpoint of everything
+    member.entries = []
+    member.start(group.now)
+    group.sent.clear()
+    group.pass_time(2 * HEARTBEAT_NS)
+    assert group.messages(Append) == [], "there is nothing to send"
+    assert group["b"].known_commit == 2
+    group.pass_time(20 * HEARTBEAT_NS)
+    assert group["b"].is_quiesced and group["c"].is_quiesced
+
+
 def test_a_member_that_lags_does_not_take_what_it_has_for_all_that_is_committed() -> None:
     options = replace(OPTIONS, append_bytes_max=200, inflight_bytes_max=200)
     group = RaftGroup("abc", options=options)

@@ -64,13 +64,14 @@ def test_a_start_continues_from_the_checkpoint_and_the_log_behind_it(servers: St
     assert again.stream().is_current
 
 
-@pytest.mark.parametrize("missed", [0, 5])
+@pytest.mark.parametrize(("behind", "missed"), [(0, 0), (0, 5), (5, 0), (5, 5)])
 def test_a_member_is_current_when_it_has_what_the_leader_committed_and_not_before(
-    servers: StreamServers, missed: int
+    servers: StreamServers, behind: int, missed: int
 ) -> None:
+    """behind: messages in the log after the checkpoint. missed: stored while the member is away."""
     publish(servers, 10)
     checkpoint(servers)
-    publish(servers, 5, "S.2")
+    publish(servers, behind, "S.2")
     servers["b"].stop()
     publish(servers, missed, "S.3")
     again = restart(servers, "b")
@@ -78,6 +79,7 @@ def test_a_member_is_current_when_it_has_what_the_leader_committed_and_not_befor
         if again.stream().is_current:
             break
         servers.pass_time(5)
+    assert again.stream().is_current
     assert state(again) == state(servers["a"])
 
 
