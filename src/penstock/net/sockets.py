@@ -18,7 +18,6 @@ from penstock.errors import ServerError
 DEFAULT_HOST = "0.0.0.0"
 DEFAULT_PORT = 4222
 ANY_PORT = -1  # value of the option; 0 for a socket
-PORT_MAX = 65535
 BACKLOG = 4096
 WILDCARDS = ("", "0.0.0.0", "::")
 FREE_PORT_TRIES = 16

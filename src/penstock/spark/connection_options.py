@@ -12,13 +12,13 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigError, CredentialsError, MisuseError
+from penstock.protocol.hosts import announced_address
 
 if TYPE_CHECKING:
     from penstock.protocol.proofs import Proof
@@ -98,11 +98,8 @@ class ConnectionOptions:
 
     def knowing(self, connect_urls: Iterable[str], server: ServerAddress) -> ConnectionOptions:
         """The same options with the servers that `server` named (`host:port`), to which its user belongs."""
-        found = []
-        for url in connect_urls:
-            with suppress(ConfigError):
-                named = parse_server(url)
-                found.append(replace(server, host=named.host, port=named.port))
+        named = filter(None, map(announced_address, connect_urls))
+        found = [replace(server, host=host, port=port) for host, port in named]
         known = {(one.host, one.port) for one in self.servers}
         return replace(self, discovered=tuple(one for one in found if (one.host, one.port) not in known))
 

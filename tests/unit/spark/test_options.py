@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.connection_options import ServerAddress, parse_server
+from penstock.spark.connection_options import ConnectionOptions, ServerAddress, parse_server
 from penstock.spark.positions import EARLIEST, LATEST, Position, Positions, parse_time
 from penstock.spark.source_options import SourceOptionParser, SourceOptions
 
@@ -161,6 +162,30 @@ def test_server_addresses_carry_credentials_and_tls() -> None:
     assert parse_server("h") == ServerAddress("h", 4222)
     assert parse_server("nats://a%40b:p%3Aw@h:1") == ServerAddress("h", 1, False, "a@b", "p:w")
     assert parse_server("tls://tok@[::1]:7") == ServerAddress("::1", 7, True, token="tok")
+
+
+def test_each_task_begins_with_another_server_and_tries_all_of_them() -> None:
+    def hosts(options: ConnectionOptions) -> str:
+        return "".join(one.host for one in options.in_order())
+
+    known = parse(servers="a,b,c").connection
+    tasks = [task.connection for task in islice(parse().of_tasks(known), 4)]
+    orders = [hosts(one) for one in tasks]
+    assert sorted(orders[:3]) == ["abc", "bca", "cab"]
+    assert orders[3] == orders[0]
+    assert [hosts(one.next_turn()) for one in tasks[:3]] == orders[1:]
+    assert sorted(hosts(known)) == ["a", "b", "c"]
+    assert known.next_turn() == known
+
+
+def test_servers_that_a_server_names_are_tried_last_with_its_user() -> None:
+    options = parse(servers="tls://ada:pw@a:1,b:2").connection
+    urls = ["b:2", "[::1]:4", "c:3", "", "c", "c:x", "c:99999", "[::1", "nats://d:5", "\ud800:1"]
+    known = options.knowing(urls, options.servers[0])
+    assert [str(one) for one in known.discovered][:2] == ["::1:4", "c:3"]
+    assert all((one.user, one.password, one.tls) == ("ada", "pw", True) for one in known.discovered)
+    assert {str(one) for one in known.in_order()[:2]} == {"a:1", "b:2"}
+    assert options.knowing([], options.servers[0]) == options
 
 
 def test_a_domain_is_an_api_prefix() -> None:
