@@ -536,10 +536,10 @@ def test_a_replica_takes_direct_gets_from_when_it_is_current_until_it_has_no_sta
         server.api.serve_direct_gets("S")
     assert [one[2] for one in server.ask("DIRECT.GET.S.S.a")] == [b"one"]
     assert [one[2] for one in server.ask("DIRECT.GET.S", {"seq": 1})] == [b"one"]
-    server.api.keep_direct_gets({"S", "T"})
-    assert len(server.ask("DIRECT.GET.S.S.a")) == 1
-    server.api.keep_direct_gets({"T"})
-    server.api.stop_direct_gets("S")
+    assert server.api.serves_direct_gets("S") and server.api.direct_streams == ["S"]
+    for _ in range(2):
+        server.api.stop_direct_gets("S")
+    assert not server.api.serves_direct_gets("S") and server.api.direct_streams == []
     assert server.ask("DIRECT.GET.S.S.a") == []
     server.api.serve_direct_gets("S")
     assert len(server.ask("DIRECT.GET.S.S.a")) == 1

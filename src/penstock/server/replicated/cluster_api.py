@@ -16,7 +16,7 @@ Direct gets have subscriptions of their own in a queue group, so that one replic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -231,10 +231,14 @@ class ClusterApi(ApiService):
         for subscription in self._direct.pop(stream, ()):
             self._engine.index.remove(subscription)
 
-    def keep_direct_gets(self, streams: Collection[str]) -> None:
-        """This server answers direct gets of no other streams any more."""
-        for name in [one for one in self._direct if one not in streams]:
-            self.stop_direct_gets(name)
+    @property
+    def direct_streams(self) -> list[str]:
+        """The streams whose direct gets this server answers."""
+        return list(self._direct)
+
+    def serves_direct_gets(self, stream: str) -> bool:
+        """Whether this server answers direct gets of the stream."""
+        return stream in self._direct
 
     # --- requests -------------------------------------------------------------------------------
 

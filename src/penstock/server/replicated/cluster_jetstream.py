@@ -40,7 +40,7 @@ from penstock.jetstream.meta.meta_tables import MetaTables
 from penstock.jetstream.meta.placement import plain_tag
 from penstock.jetstream.meta.request_routing import LEADERLESS_NS, AssetView, RequestView
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import ClusterInfo, DesiredClusterStatus, StreamAlternate
+from penstock.protocol.api import ClusterInfo, DesiredClusterStatus, StorageType, StreamAlternate
 from penstock.protocol.durations import format_duration
 from penstock.protocol.ids import NuidGenerator, short_hash
 from penstock.raft.raft_options import RaftOptions
@@ -305,15 +305,15 @@ class ClusterJetStream:
         assert self.groups is not None
         self._reads_changed = False
         self._reads_at = self._monotonic() + READS_NS
-        here: dict[str, set[str]] = {account: set() for account in self._apis}
         for (account, stream), group in self.groups.groups.items():
             api = self._apis.get(account)
-            if api is not None and group.has_state:
-                here[account].add(stream)
-                if group.is_current:
-                    api.serve_direct_gets(stream)
+            if api is not None and not api.serves_direct_gets(stream) and group.is_current:
+                api.serve_direct_gets(stream)
         for account, api in self._apis.items():
-            api.keep_direct_gets(here[account])
+            for stream in api.direct_streams:
+                found = self.groups.find(account, stream)
+                if found is None or not found.has_state:
+                    api.stop_direct_gets(stream)
 
     # --- from the meta group (MetaListener) ---------------------------------------------------------
 
@@ -679,9 +679,10 @@ class ClusterJetStream:
         service = self._service
         if service is not None:
             for name, engine in service.running.items():
-                info = engine.capacity.info()
-                if info.memory or info.storage:
-                    accounts[name] = (info.memory, info.storage)
+                capacity = engine.capacity
+                memory, storage = capacity.used(StorageType.MEMORY), capacity.used(StorageType.FILE)
+                if memory or storage:
+                    accounts[name] = (memory, storage)
         return Presence(
             name=self._context.server_name,
             peer=self.own_peer,
