@@ -172,8 +172,9 @@ def test_a_streaming_write_stores_every_row_once_whatever_is_killed(
     assert sorted(found) == list(range(1, publisher.count + 1))
 
 
+@pytest.mark.share(4 if KILLS == 1 else 1)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("delivery", DELIVERIES if KILLS > 1 else ["publish"])
+@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_copy_has_every_row_once_whatever_leaders_end(
     spark: SparkSession, kind: str, delivery: str, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def numbered(start: int, end: int) -> list[tuple[int, int]]:
     return [(seq, seq) for seq in range(start, end)]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("access", ["consumer", "direct"])
 def test_a_read_goes_on_when_the_leader_steps_down_or_is_killed(
     cluster: ReplicatedFeeds, access: str
@@ -141,6 +142,7 @@ def test_a_later_task_knows_the_servers_that_the_driver_discovered(cluster: Repl
         BlockingConnection.open(options.connection)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("delivery", ["publish", "fast", "atomic"])
 def test_a_write_stores_every_row_once_when_the_leader_steps_down_or_is_killed(
     cluster: ReplicatedFeeds, delivery: str
