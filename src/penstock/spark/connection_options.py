@@ -97,9 +97,12 @@ class ConnectionOptions:
         return self if self.turn is None else replace(self, turn=self.turn + 1)
 
     def knowing(self, connect_urls: Iterable[str], server: ServerAddress) -> ConnectionOptions:
-        """The same options with the servers that `server` named (`host:port`), to which its user belongs."""
+        """The same options with the servers that `server` named (`host:port`), to which its user belongs. A
+        server that names none changes nothing."""
         named = filter(None, map(announced_address, connect_urls))
         found = [replace(server, host=host, port=port) for host, port in named]
+        if not found:
+            return self
         known = {(one.host, one.port) for one in self.servers}
         return replace(self, discovered=tuple(one for one in found if (one.host, one.port) not in known))
 

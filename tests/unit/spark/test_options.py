@@ -186,6 +186,8 @@ def test_servers_that_a_server_names_are_tried_last_with_its_user() -> None:
     assert all((one.user, one.password, one.tls) == ("ada", "pw", True) for one in known.discovered)
     assert {str(one) for one in known.in_order()[:2]} == {"a:1", "b:2"}
     assert options.knowing([], options.servers[0]) == options
+    assert known.knowing(["no address"], known.discovered[0]) == known
+    assert known.knowing(["b:2"], known.discovered[0]).discovered == ()
 
 
 def test_a_domain_is_an_api_prefix() -> None:
