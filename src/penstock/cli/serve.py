@@ -15,7 +15,6 @@ import sys
 from penstock.cli import flags
 from penstock.errors import ConfigError, PenstockError, ServerError
 from penstock.net import sockets
-from penstock.protocol.hosts import PORT_MAX
 
 TYPE_CHECKING = False  # importing typing takes longer than everything else before the port listens
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def _listen_by_flags(found: dict[str, Any]) -> list[socket.socket] | ServerError
     if found.get("test") or (found.get("config") and not {"host", "port"} <= found.keys()):
         return None
     port = found.get("port", sockets.DEFAULT_PORT)
-    if not sockets.ANY_PORT <= port <= PORT_MAX:
+    if not sockets.ANY_PORT <= port <= sockets.PORT_MAX:
         return None  # validation of the options rejects it
     try:
         return sockets.listen_for_clients(found.get("host", sockets.DEFAULT_HOST), port)

@@ -18,6 +18,7 @@ from penstock.errors import ServerError
 DEFAULT_HOST = "0.0.0.0"
 DEFAULT_PORT = 4222
 ANY_PORT = -1  # value of the option; 0 for a socket
+PORT_MAX = 65535  # as in protocol/hosts.py, whose import would delay the first listener
 BACKLOG = 4096
 WILDCARDS = ("", "0.0.0.0", "::")
 FREE_PORT_TRIES = 16
