@@ -545,6 +545,7 @@ def test_a_replica_takes_direct_gets_from_when_it_is_current_until_it_has_no_sta
     assert len(server.ask("DIRECT.GET.S.S.a")) == 1
     server.api.stop()
     assert server.ask("DIRECT.GET.S.S.a") == []
+    assert server.ask("STREAM.INFO.S") == []
 
 
 def test_a_direct_get_of_a_stream_that_has_just_left_is_passed_on() -> None:
@@ -557,4 +558,3 @@ def test_a_direct_get_of_a_stream_that_has_just_left_is_passed_on() -> None:
     assert [payload for _, _, payload in elsewhere] == [b'{"seq": 1}'] * 2  # from the client, and passed on
     server.ask("DIRECT.GET.S", {"seq": 2})
     assert [payload for _, _, payload in elsewhere[2:]] == [b'{"seq": 2}']
-    assert server.ask("STREAM.INFO.S") == []
