@@ -102,8 +102,8 @@ def leaves_a_message_out_of_chunks(patch: pytest.MonkeyPatch) -> None:
     read_chunk = replica_state._read_chunk
     head = struct.Struct("<QqHII")
 
-    def wrong(reader: StateReader) -> Generator[int, None, tuple[bytes, list[bytes]]]:
-        name, parts = yield from read_chunk(reader)
+    def wrong(reader: StateReader, count: int) -> Generator[int, None, tuple[bytes, list[bytes]]]:
+        name, parts = yield from read_chunk(reader, count)
         chunk = b"".join(parts)
         if not chunk:
             return name, parts

@@ -121,8 +121,8 @@ class GroupPort(Protocol):
     @property
     def commit_index(self) -> int: ...
     @property
-    def known_commit(self) -> int | None:
-        """The leader's commit index, as far as it has told this member; None before it has."""
+    def is_current(self) -> bool:
+        """Whether there is a leader, and the owner was handed everything that it has said to be committed."""
 
     @property
     def applied_index(self) -> int:

@@ -103,8 +103,9 @@ class ReplicaGroup:
         return self.replica.log.commit_index
 
     @property
-    def known_commit(self) -> int | None:
-        return self.replica.known_commit
+    def is_current(self) -> bool:
+        # The commit index of this member is at least the one that the leader named.
+        return self.replica.known_commit is not None and self.applied_index >= self.commit_index
 
     @property
     def membership(self) -> Membership:

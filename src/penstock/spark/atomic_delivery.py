@@ -24,7 +24,7 @@ from penstock.kernels.wire.output import OutBuffer
 from penstock.protocol import api
 from penstock.protocol import headers as names
 from penstock.protocol.batch import batch_exception
-from penstock.spark.delivery import Written, oversize, refusal
+from penstock.spark.delivery import Written, check_given_up, oversize, refusal
 from penstock.spark.reconnecting import ReconnectingConnection
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.task_identity import Marker, TaskIdentity
@@ -147,9 +147,7 @@ class AtomicDelivery:
             rejected = batch_exception(ack.error, self.subject)
             if isinstance(rejected, errors.WrongLastSequenceError):
                 raise rejected
-            if isinstance(rejected, errors.BatchUnknownError | errors.BatchIncompleteError):
-                # A new leader does not have what the last one held of the batch; nothing of it is stored.
-                raise errors.DisconnectedError(f"the server gave the batch up: {rejected}")
+            check_given_up(rejected)
             raise refusal(rejected, self.options.stream, subject, self.done)
         self._last_seq = self._marker_seq = ack.seq
         self.done += count

@@ -171,6 +171,13 @@ def refusal(
     return errors.JetStreamApiError.of(error.code, error.err_code, description, stream=stream)
 
 
+def check_given_up(error: errors.JetStreamApiError) -> None:
+    """Raises DisconnectedError, after which what is not acknowledged is sent again, if the server lacks what
+    came before in the batch: a new leader may."""
+    if isinstance(error, errors.BatchUnknownError | errors.BatchIncompleteError):
+        raise errors.DisconnectedError(f"the server gave the batch up: {error}")
+
+
 def _inbox(options: ConnectionOptions) -> str:
     return f"_INBOX.{secrets.token_hex(11)}"
 
@@ -334,8 +341,7 @@ class FastDelivery(SinkDelivery):
             self._last_seq = max(self._last_seq, answer.seq)
             if answer.error is not None and not answer.batch:
                 ended = batch_exception(answer.error, "")
-                if isinstance(ended, errors.BatchUnknownError | errors.BatchIncompleteError):
-                    raise errors.DisconnectedError(f"the server gave the batch up: {ended}")
+                check_given_up(ended)
                 raise refusal(ended, self.options.stream, self._subject_of(self._base))
         self._base = max(self._base, min(self._first + self._flow.acked, self.total))
 

@@ -25,7 +25,7 @@ import msgspec
 
 from penstock import errors
 from penstock.kernels.wire.frames import FrameParser, Op, PyFrame
-from penstock.protocol import api, subjects
+from penstock.protocol import api, error_codes, subjects
 from penstock.protocol.hosts import host_checked
 from penstock.spark.connection_options import ConnectionOptions, ServerAddress
 
@@ -40,8 +40,6 @@ SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 FRAME_BYTES_MAX = 1 << 29  # a server's max_payload is at most 64 MiB; this only bounds a broken peer
 INFO_BYTES_MAX = 1 << 20  # INFO lists the cluster's URLs
 REQUEST_SID = b"1"
-NO_LEADER = 10008
-"""The code of "JetStream system temporarily unavailable"."""
 
 # Errors after which the next server is tried.
 _CONNECT_FAILURES = (OSError, errors.DisconnectedError, errors.RequestTimeoutError, errors.ProtocolError)
@@ -331,8 +329,9 @@ class BlockingConnection:
         subject, and only lacks a leader. Raises what `api` raises."""
         info = self.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
         if any(subjects.matches(one, subject) for one in info.config.subjects):
+            error = error_codes.CLUSTER_NOT_AVAIL
             return errors.JetStreamApiError(
-                503, NO_LEADER, f"stream {stream!r} has no leader now", request=subject
+                error.code, error.err_code, f"stream {stream!r} has no leader now", request=subject
             )
         return errors.NoStreamError(subject, stream=stream)
 

@@ -166,7 +166,7 @@ def _take_chunks(
             found.append(known)
             yield CHUNK_WORK
         else:
-            name, parts = yield from _read_chunk(reader)
+            name, parts = yield from _read_chunk(reader, count)
             if name and not has(name):
                 keep(name, parts)
             if name and is_whole and not reader.is_lost:
@@ -177,9 +177,10 @@ def _take_chunks(
     return found
 
 
-def _read_chunk(reader: StateReader) -> Generator[int, None, tuple[bytes, list[bytes]]]:
-    """The name of the chunk at the reader's position, b"" without messages, and its parts."""
-    start, count = reader.seq, reader.count()
+def _read_chunk(reader: StateReader, count: int) -> Generator[int, None, tuple[bytes, list[bytes]]]:
+    """The name of the chunk at the reader's position, b"" without messages, and its parts. count: of its
+    messages."""
+    start = reader.seq
     used = min(reader.chunk_end, reader.last_seq) - start + 1
     parts: list[bytes] = []
     checksum = StreamedHash()

@@ -210,7 +210,7 @@ class ClusterApi(ApiService):
 
     def stop(self) -> None:
         """Unsubscribes."""
-        for name in list(self._direct):
+        for name in self.direct_streams:
             self.stop_direct_gets(name)
         super().stop()
 

@@ -87,9 +87,7 @@ def meta_problems(cluster: ClusterJetStream) -> list[ClusterProblem]:
         return [ClusterProblem(f"JetStream meta layer is not running: {meta.failure}")]
     if meta.group is None or meta.leader is None:
         return [ClusterProblem("JetStream has not established contact with a meta leader")]
-    known = meta.group.known_commit
-    is_current = known is not None and meta.group.applied_index >= max(known, meta.group.commit_index)
-    if not is_current or cluster.own_peer not in meta.tables.peers:
+    if not meta.group.is_current or cluster.own_peer not in meta.tables.peers:
         return [ClusterProblem("JetStream is not current with the meta leader")]
     return []
 

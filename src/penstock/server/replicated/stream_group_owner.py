@@ -240,8 +240,7 @@ class StreamGroup:
         """Whether there is a leader, and this replica has applied everything that it said to be committed."""
         if self._port is None or not self.has_state or self.leader is None:
             return False
-        known = self._port.known_commit
-        return known is not None and self._port.applied_index >= max(known, self._port.commit_index)
+        return self._port.is_current
 
     @property
     def catch_up(self) -> CatchUpProgress | None:
