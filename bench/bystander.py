@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from floods import FLOODS, STREAM
-from load import LoadError
+from load import LoadError, wire
 from replicas import DEFAULT, SIZE, Clusters
 from rows import Scenario, itself
 from servers import ServerProcess, free_port
@@ -23,6 +24,7 @@ from servers import ServerProcess, free_port
 SECONDS = 2.0
 WARM_UP_S = 0.3
 TIMEOUT_S = 60
+API_S = 1.0
 REPLICATED = (
     "acked publishes, 128 B",
     "acked publishes, 16 KiB",
@@ -96,7 +98,9 @@ class Runs:
             flood.wait(WARM_UP_S)
         asking.stdin.write(b"go\n")
         asking.stdin.flush()
-        return _figures(asking) | _figures(flood)
+        figures = _figures(asking) | _figures(flood)
+        _await_api(flooded)
+        return figures
 
 
 @dataclass
@@ -118,6 +122,21 @@ class ReplicaRuns(Runs):
 def _started(*arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(PROGRAM), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _await_api(port: int) -> None:
+    """Waits until a server serves API requests again: servers of both kinds drop all that wait when a flood
+    makes too many."""
+    deadline = time.perf_counter() + TIMEOUT_S
+    while True:
+        with wire(port) as control:
+            control.sock.settimeout(API_S)
+            try:
+                control.request("$JS.API.STREAM.NAMES")
+                return
+            except TimeoutError:
+                if time.perf_counter() > deadline:
+                    raise
 
 
 def _figures(process: subprocess.Popen[bytes]) -> dict[str, float]:

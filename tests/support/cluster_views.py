@@ -165,7 +165,7 @@ class ApiUnderTest:
         self.apis: list[ClusterApi] = []
 
         def made(engine: JetStreamEngine) -> ClusterApi:
-            self.apis.append(ClusterApi(engine, cluster))
+            self.apis.append(ClusterApi(engine, cluster, engine.requests))
             return self.apis[0]
 
         self.engines = ReplicatedEngines(1, api=made, is_clustered=True)

@@ -25,6 +25,7 @@ class EngineGroup:
         self.committed = 0
         self.takes = True
         self.reads: list[Callable[[], object]] = []
+        self.dropped: list[str] = []
 
 
 class EnginePort:
@@ -45,6 +46,9 @@ class EnginePort:
         if self._number == self._group.leader:
             self._group.reads.append(done)
         return self._number == self._group.leader
+
+    def consumer_dropped(self, name: str) -> None:
+        self._group.dropped.append(name)
 
 
 class ReplicatedEngines:

@@ -92,6 +92,9 @@ class StreamServerUnderTest(NodeUnderTest):
     def on_deferred(self, group: StreamGroup, request: PassedRequest) -> None:
         self.events.append((group.assignment.name, "request", request.subject))
 
+    def on_consumer_dropped(self, group: StreamGroup, name: str) -> None:
+        self.events.append((group.assignment.name, "dropped", name))
+
     def _call_later(self, delay_ns: int, call: Callable[[], None]) -> None:
         # Pauses of work are no time here.
         self.calls.append((self.nodes.now + delay_ns if delay_ns >= TICK_NS else 0, call))

@@ -155,6 +155,7 @@ class JetStreamEngine:
         self.api_stats = ApiStats(level=config.api_level)
         self.overflow = Overflow(wake)
         self.allowance = rollups.Allowance(rollups.TICK_MESSAGES_MAX)
+        self.requests = shared.requests
         self.deferrals = Deferrals(wake, shared.requests)
         self.dirty_streams = DirtyList(wake)
         self.dirty_consumers = DirtyList(wake)

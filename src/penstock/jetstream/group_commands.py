@@ -61,6 +61,9 @@ class StreamGroupPort(Protocol):
         was committed before it is applied. Returns False when this server does not lead. What is not
         confirmed when the leadership ends is never called."""
 
+    def consumer_dropped(self, name: str) -> None:
+        """A consumer is no more, at the replica that serves: on request, or since it expired."""
+
 
 class _Ticket:
     """The outcome of one command."""
@@ -191,6 +194,10 @@ class GroupCommands:
         """The same, and after a majority confirmed that this server leads: what was read before may be
         answered then. Also without anything in flight, for another server may lead since."""
         self.when_committed(lambda: self._port.read_index(call))
+
+    def consumer_dropped(self, name: str) -> None:
+        """Tells the owner of the group; see StreamGroupPort."""
+        self._port.consumer_dropped(name)
 
     def flush(self) -> bool:
         """Proposes what was submitted as one entry. Returns False when the group does not take it now: it

@@ -351,6 +351,7 @@ class ReplicatedStream:
             self._serve_consumer(command.name)
         elif self.is_serving and isinstance(command, DropConsumer):
             self._drop_consumer(command.name)
+            self.commands.consumer_dropped(command.name)
 
     def _serve_consumer(self, name: str) -> None:
         """Makes the consumer that delivers, or changes it as its standby is."""

@@ -20,7 +20,8 @@ work is counted as that of restores is).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from penstock import faults
@@ -33,6 +34,7 @@ WORK = 256 * 1024  # of all unfinished requests in a tick: half a millisecond. A
 INTERLEAVED_MAX = 8  # unfinished requests that get slices, round robin; the others wait
 UNFINISHED_MAX = 256
 PARKED_BELOW = -PARKED // 2
+STEP = 10_000  # the work of a step of one of several, besides what it yields
 
 Steps = Generator[int, None, Any]
 """Yields work, or PARKED until the group of a stream has committed something; returns a response."""
@@ -160,6 +162,36 @@ class Slices:
             del self.owners[owner]
             for request in self._requests.take((self, owner)):
                 self._defer(request)
+
+
+def side_by_side(all_steps: Iterable[Steps], at_once: int) -> Generator[int, None, None]:
+    """Runs several as one: the first `at_once` of them, and the next one when one has ended. What they return
+    is dropped; an exception of one ends the others."""
+    waiting = iter(all_steps)
+    running: deque[Steps] = deque()
+    parked = 0  # of those at the end of the queue
+    try:
+        while True:
+            running.extend(islice(waiting, at_once - len(running)))
+            if not running:
+                return
+            steps = running.popleft()
+            try:
+                work = next(steps)
+            except StopIteration:
+                parked = 0
+                yield STEP
+                continue
+            running.append(steps)
+            parked = parked + 1 if work >= PARKED else 0
+            if not parked:
+                yield work + STEP
+            elif parked >= len(running):
+                parked = 0
+                yield PARKED
+    finally:
+        for steps in running:
+            steps.close()
 
 
 def _done(response: object) -> None:

@@ -164,6 +164,23 @@ async def test_ephemeral_consumers_have_one_replica_and_durable_ones_those_of_th
     assert len(durable["cluster"]["replicas"]) == 2, durable
 
 
+async def test_consumers_that_expired_are_listed_no_more(talk: ClusterTalk) -> None:
+    await talk.create("SHORT")
+    config = {"ack_policy": "explicit", "inactive_threshold": 500_000_000}
+    for name in ("a", "b", "stays"):
+        fields = config | ({"inactive_threshold": 0, "durable_name": name} if name == "stays" else {})
+        body = {"stream_name": "SHORT", "config": fields | {"name": name}}
+        await talk.ask(f"CONSUMER.CREATE.SHORT.{name}", body)
+    assert (await talk.ask("CONSUMER.NAMES.SHORT"))["consumers"] == ["a", "b", "stays"]
+    names: list[str] = []
+    async with asyncio.timeout(20):
+        while names != ["stays"]:
+            names = (await talk.ask("CONSUMER.NAMES.SHORT"))["consumers"]
+            await asyncio.sleep(0.1)
+    for server in range(3):
+        assert (await talk.info("SHORT", server=server))["state"]["consumer_count"] == 1
+
+
 async def test_direct_gets_are_answered_by_every_replica(talk: ClusterTalk) -> None:
     await talk.create("DIRECT", allow_direct=True)
     client = await talk.client(0)

@@ -31,6 +31,9 @@ class FakeGroup:
         self.reads.append(done)
         return True
 
+    def consumer_dropped(self, name: str) -> None:
+        """No consumer has a part in these tests."""
+
 
 class Leader:
     """A leader's commands with a clock."""

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.jetstream.consumer.state import ConsumerMeta
 from penstock.jetstream.meta import meta_commands as commands
 from penstock.jetstream.meta.desired_state import (
     AwaitMeta,
     ConfirmMissing,
+    ConsumerDifference,
     Difference,
     QuarantineStored,
     RelabelStored,
     RemoveStored,
     StartStream,
     StoredStream,
-    consumer_differences,
+    consumer_difference,
     differences,
     wanted,
 )
@@ -32,6 +34,7 @@ from penstock.jetstream.meta.membership_steps import (
     next_change,
     next_step,
 )
+from penstock.protocol.api import ApiConsumerConfig
 from penstock.raft.membership import ChangeKind, Membership
 from tests.support.examples import examples
 from tests.support.meta_groups import MetaGroup, error_of
@@ -182,21 +185,34 @@ def test_a_stream_from_before_the_cluster_is_adopted_and_keeps_its_files() -> No
 def test_consumers_that_were_created_again_are_dropped_and_set() -> None:
     group = MetaGroup()
     group.create("S")
-    for name in "abc":
+    metas = {}
+    for name in "abcd":
         group.consume("S", name, durable_name=name)
-    stream = group.stream("S")
-    have = {
-        name: (one.incarnation, one.version)
-        for name, one in group.machine.tables.consumers("$G", "S").items()
-    }
-    assert consumer_differences(group.machine.tables, stream, have).set == ()
+        one = group.consumer("S", name)
+        metas[name] = ConsumerMeta(one.config, name, one.created, 1)
+    differences = {name: consumer_difference(group.consumer("S", name), metas[name]) for name in metas}
+    assert set(differences.values()) == {ConsumerDifference.NONE}
     group.apply(commands.DeleteConsumer("$G", "S", "a"))
     group.consume("S", "a", durable_name="a")
     group.consume("S", "b", durable_name="b", max_ack_pending=9)
     group.apply(commands.DeleteConsumer("$G", "S", "c"))
-    found = consumer_differences(group.machine.tables, stream, have)
-    assert [one.name for one in found.set] == ["a", "b"]
-    assert found.dropped == ("a", "c")
+    assigned = group.machine.tables.consumers("$G", "S")
+    assert {name: consumer_difference(assigned.get(name), metas[name]) for name in metas} == {
+        "a": ConsumerDifference.TO_DROP,
+        "b": ConsumerDifference.TO_SET,
+        "c": ConsumerDifference.TO_DROP,
+        "d": ConsumerDifference.NONE,
+    }
+    assert consumer_difference(assigned["a"], None) is ConsumerDifference.TO_SET
+    assert consumer_difference(None, None) is ConsumerDifference.NONE
+
+
+@pytest.mark.parametrize("kind", [{"direct": True}, {"sourcing": True}])
+def test_consumers_of_mirrors_and_sources_are_not_compared(kind: dict[str, bool]) -> None:
+    config = ApiConsumerConfig(name="m", **kind)
+    assert consumer_difference(None, ConsumerMeta(config, "m", 1, 1)) is ConsumerDifference.NONE
+    driven = ConsumerMeta(ApiConsumerConfig(name="m"), "m", 1, 1, driven=True)
+    assert consumer_difference(None, driven) is ConsumerDifference.NONE
 
 
 # --- membership ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from penstock.errors import JetStreamApiError
 from penstock.jetstream import slices
 from penstock.jetstream.api import pages
+from penstock.jetstream.group_commands import PARKED
 from penstock.jetstream.stream import purge
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink
@@ -279,3 +281,59 @@ def test_what_refused_a_request_is_not_kept(subject: str, body: Any, monkeypatch
         assert [one for one in errors() if not any(one is other for other in others)] == []
     finally:
         gc.enable()
+
+
+# --- several side by side -------------------------------------------------------------------------
+
+
+class Job:
+    """Steps that say when they run. waits: how many of them are parked."""
+
+    def __init__(self, ran: list[str], name: str, waits: int = 0, error: Exception | None = None) -> None:
+        self.ran, self.name, self.waits, self.error = ran, name, waits, error
+        self.is_closed = False
+
+    def steps(self) -> slices.Steps:
+        try:
+            for _ in range(self.waits):
+                yield PARKED
+            self.ran.append(self.name)
+            if self.error is not None:
+                raise self.error
+            yield 5
+        finally:
+            self.is_closed = True
+
+
+def test_several_run_side_by_side_and_are_parked_when_all_of_them_are() -> None:
+    ran: list[str] = []
+    jobs = [Job(ran, "slow", 2), Job(ran, "quick"), Job(ran, "later", 2)]
+    work = list(slices.side_by_side((one.steps() for one in jobs), 2))
+    assert ran == ["quick", "slow", "later"]
+    assert work.count(PARKED) == 0
+    assert [one for one in work if one != PARKED] == 3 * [5 + slices.STEP] + 3 * [slices.STEP]
+
+
+def test_no_more_begin_than_may_run_at_once() -> None:
+    ran: list[str] = []
+    begun: list[str] = []
+    jobs = [Job(ran, name, 1) for name in "abc"]
+
+    def all_steps() -> Iterator[slices.Steps]:
+        for one in jobs:
+            begun.append(one.name)
+            yield one.steps()
+
+    steps = slices.side_by_side(all_steps(), 2)
+    assert (next(steps), begun) == (PARKED, ["a", "b"])
+    assert sum(1 for one in steps if one != PARKED) == 6
+    assert ran == ["a", "b", "c"]
+
+
+def test_an_exception_of_one_ends_the_others() -> None:
+    ran: list[str] = []
+    jobs = [Job(ran, "a", 9), Job(ran, "b", 1, ValueError("b")), Job(ran, "c")]
+    with pytest.raises(ValueError, match="b"):
+        list(slices.side_by_side((one.steps() for one in jobs), 2))
+    assert [one.is_closed for one in jobs] == [True, True, False]
+    assert ran == ["b"]

@@ -14,6 +14,7 @@ from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.consumer_registry import ConsumerRegistry
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta import meta_commands as commands
+from penstock.jetstream.meta.desired_state import ConsumerDifference, consumer_difference
 from penstock.jetstream.meta.meta_commands import DeleteConsumer
 from penstock.jetstream.meta.meta_effects import ConsumerEffect, MetaEffect, StreamEffect
 from penstock.jetstream.replicated_stream import ReplicatedStream
@@ -28,9 +29,10 @@ from penstock.protocol.api import (
     StreamCreateResponse,
     StreamUpdateResponse,
 )
-from penstock.server.replicated import asset_duties
-from penstock.server.replicated.asset_duties import AGAIN_NS, TICKET_NS, AssetDuties
+from penstock.server.replicated import asset_duties, waiting_tickets
+from penstock.server.replicated.asset_duties import AGAIN_NS, AssetDuties
 from penstock.server.replicated.request_tickets import RequestTicket
+from penstock.server.replicated.waiting_tickets import TICKET_NS
 from tests.support.meta_groups import START_NS, MetaGroup, consumer_config_of, no_limits
 from tests.support.replicated_engines import ReplicatedEngines
 from tests.support.supervised_groups import KnownMeta, ListedGroup, ListedGroups
@@ -120,6 +122,10 @@ class DutiesOfA:
         for _ in range(10):
             self.duties.tick()
             self.engines.settle()
+            for name, group in self.engines.groups.items():
+                for consumer in group.dropped:
+                    self.duties.consumer_dropped((ACCOUNT, name), consumer)
+                group.dropped.clear()
             self.now += AGAIN_NS // 50
 
     def replica(self, name: str = "S") -> ReplicatedStream:
@@ -231,7 +237,7 @@ def test_a_ticket_of_a_newer_version_costs_the_answer_and_not_the_work(it: Dutie
 def test_the_tickets_that_wait_for_one_stream_are_bounded(
     it: DutiesOfA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asset_duties, "TICKETS_MAX", 2)
+    monkeypatch.setattr(waiting_tickets, "TICKETS_MAX", 2)
     for reply in (b"1", b"2", b"3"):
         it.hear(it.cluster.create("S", subjects=["S.>"], ticket=ticket(reply=reply)))
     it.open("S")
@@ -418,23 +424,59 @@ def test_a_consumer_that_ended_by_itself_is_forgotten_by_the_cluster_and_not_mad
     it.settle()
     incarnation = it.cluster.consumer("S", "c").incarnation
     it.engine.consumers.delete(it.replica().stream.consumers["c"], sync=False)
-    it.duties.look_at((ACCOUNT, "S"))
-    it.duties.tick()
-    it.engines.settle()
-    it.duties.look_at((ACCOUNT, "S"))
-    it.duties.tick()
+    it.settle()
     forget = DeleteConsumer(ACCOUNT, "S", "c", incarnation)
-    assert (it.consumers(), set(it.meta.submitted)) == ([], {forget})
-    asked = len(it.meta.submitted)
-    it.now += AGAIN_NS - 1
-    it.duties.tick()
-    assert len(it.meta.submitted) == asked
-    it.now += 1
-    it.duties.tick()
-    assert len(it.meta.submitted) == asked + 1, "the command may be lost on its way"
+    assert (it.consumers(), it.meta.submitted) == ([], [forget])
+    it.settle(AGAIN_NS)
+    assert it.meta.submitted == [forget, forget], "the command may be lost on its way"
     it.hear(it.cluster.apply(forget))
     it.settle(AGAIN_NS)
-    assert len(it.meta.submitted) == asked + 1
+    assert it.meta.submitted == [forget, forget]
+
+
+def test_what_a_consumer_costs_does_not_grow_with_the_others(
+    it: DutiesOfA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    def counted(assigned: Any, stored: Any) -> ConsumerDifference:
+        compared.extend({one.name for one in (assigned, stored) if one is not None})
+        return consumer_difference(assigned, stored)
+
+    it.create()
+    names = [f"c{number}" for number in range(200)]
+    for name in names:
+        it.consume(name)
+    it.settle()
+    assert it.consumers() == sorted(names)
+    entries = len(it.engines.groups["S"].entries)
+    assert entries < len(names) // 10, "commands that wait at the same time share an entry"
+    monkeypatch.setattr(asset_duties, "consumer_difference", counted)
+    it.consume("new", data=ticket("CONSUMER.CREATE"))
+    it.settle()
+    assert (set(compared), len(it.answers)) == ({"new"}, 1)
+    compared.clear()
+    it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c7")))
+    it.settle()
+    assert set(compared) <= {"c7"}
+    assert len(it.consumers()) == len(names)
+
+
+def test_a_leader_compares_consumers_in_slices(it: DutiesOfA) -> None:
+    group = it.create()
+    for number in range(200):
+        it.consume(f"c{number}")
+    it.settle()
+    group.follow("b.d")
+    it.change(group)
+    it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c99")))
+    group.serve("a.d", "b.d", "c.d")
+    it.change(group)
+    it.duties.tick()
+    it.consume("d", data=ticket("CONSUMER.CREATE"))
+    assert len(it.engine.slices) == 1, "the rest of the comparison waits for its turn"
+    it.settle()
+    assert (len(it.consumers()), len(it.answers)) == (200, 1)
 
 
 def test_a_leader_that_has_not_seen_a_consumer_makes_it(it: DutiesOfA) -> None:
@@ -584,8 +626,7 @@ def test_a_run_of_work_goes_on_when_the_stream_is_looked_at_again(it: DutiesOfA)
     for _ in range(3):
         it.duties.look_at((ACCOUNT, "S"))
         it.duties.tick()
-    it.now += AGAIN_NS
-    assert it.duties.has_work
+    assert not it.duties.has_work, "the run itself compares again"
     it.settle()
     entries = it.engines.groups["S"].entries
     made = sum(data.count(b'"durable_name":"c"') for _, data in entries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -168,13 +169,19 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_had() -> None:
     assert follower.meta.was_current
 
 
-def test_a_question_without_an_answer_is_forgotten() -> None:
+def test_a_question_without_an_answer_is_lost() -> None:
     server = Server()
     server.follow()
-    for _ in range(256):
-        assert server.meta.confirm(lambda: None)
+    lost: list[int] = []
+    for number in range(256):
+        assert server.meta.confirm(lambda: None, partial(lost.append, number))
     assert not server.meta.confirm(lambda: None), "the questions that wait are bounded"
-    server.monotonic += QUESTION_NS + 1
+    server.monotonic += QUESTION_NS
+    server.meta.tick()
+    assert lost == []
+    server.monotonic += 1
+    server.meta.tick()
+    assert lost == list(range(256))
     assert server.meta.confirm(lambda: None)
 
 

@@ -21,7 +21,7 @@ from penstock.jetstream.meta.assignments import (
 )
 from penstock.jetstream.meta.meta_commands import AccountRules, CreateConsumer, DeleteConsumer, PauseConsumer
 from penstock.jetstream.meta.meta_effects import Answered, AssetAction, ConsumerEffect, Refused
-from penstock.jetstream.meta.meta_tables import MetaChanges, MetaTables
+from penstock.jetstream.meta.meta_tables import MetaChanges, MetaTables, is_counted
 from penstock.jetstream.meta.stream_assigning import Outcome, limits_for, tail_of
 from penstock.protocol import error_codes as codes
 from penstock.protocol.api import AckPolicy, ApiConsumerConfig, ConsumerAction, StorageType
@@ -135,19 +135,18 @@ def _check_count(
     of_stream = stream.config.max_consumers
     if of_stream <= 0 and limits.max_consumers <= 0:
         of_stream = account.consumers_max
-    if of_stream <= 0 and limits.max_consumers <= 0:
-        return
-    counted = [
-        one
-        for one in tables.consumers(stream.account, stream.name).values()
-        if not (one.config.direct or one.config.sourcing)
-    ]
-    if 0 < of_stream <= len(counted):
+    present = tables.assets(stream.account).consumers_of(stream.name)
+    if 0 < of_stream <= present:
         raise codes.MAXIMUM_CONSUMERS_LIMIT.exception()
-    if limits.max_consumers > 0:
-        same = (one for one in counted if tier in (None, consumer_replicas(one.config, stream.config)))
-        if sum(1 for _ in same) >= limits.max_consumers:
-            raise codes.MAXIMUM_CONSUMERS_LIMIT.exception()
+    if 0 < limits.max_consumers <= present and (
+        tier is None or limits.max_consumers <= _count_of_tier(tables, stream, tier)
+    ):
+        raise codes.MAXIMUM_CONSUMERS_LIMIT.exception()
+
+
+def _count_of_tier(tables: MetaTables, stream: StreamAssignment, tier: int) -> int:
+    consumers = tables.consumers(stream.account, stream.name).values()
+    return sum(is_counted(one) and consumer_replicas(one.config, stream.config) == tier for one in consumers)
 
 
 def _check_queue(

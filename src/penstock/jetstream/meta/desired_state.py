@@ -12,15 +12,14 @@ incarnation never returns.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from enum import Enum, auto
 
 from msgspec import Struct
 
+from penstock.jetstream.consumer.state import ConsumerMeta
 from penstock.jetstream.meta.assignments import ConsumerAssignment, StreamAssignment, Tombstone
 from penstock.jetstream.meta.meta_tables import MetaTables
-
-StoredConsumer = tuple[int, int]
-"""Incarnation and version of a consumer, as its stream stores them."""
 
 
 class StoredStream(Struct, frozen=True, kw_only=True):
@@ -166,30 +165,29 @@ def _to_confirm(tables: MetaTables, peer: str) -> set[tuple[str, str, int]]:
     return left | {_key(one) for one in tables.tombstones.values() if peer in one.peers}
 
 
-class ConsumerDifferences(Struct, frozen=True):
-    """What the leader of a stream's group proposes to the group. dropped: names."""
+class ConsumerDifference(Enum):
+    """What the leader of a stream's group does about a consumer. TO_SET: creates or changes it."""
 
-    set: tuple[ConsumerAssignment, ...]
-    dropped: tuple[str, ...]
+    NONE = auto()
+    TO_SET = auto()
+    TO_DROP = auto()
 
 
-def consumer_differences(
-    tables: MetaTables, stream: StreamAssignment, stored: Mapping[str, StoredConsumer]
-) -> ConsumerDifferences:
-    """Compares the consumers of a stream with those in its group's state.
+def consumer_difference(
+    assigned: ConsumerAssignment | None, stored: ConsumerMeta | None
+) -> ConsumerDifference:
+    """Compares a consumer with the one of its name in the state of its stream's group.
 
-    One that was created again has another incarnation: it is dropped, then set. Unlike for streams, what the
-    meta state does not have is dropped: the group's leader has applied all meta commands before it compares.
+    One that was created again has another time of creation: it is dropped, then set. Unlike for streams, what
+    the meta state does not have is dropped: the group's leader has applied all meta commands before it
+    compares. Those that mirrors and sources made are no assets of the cluster.
     """
-    assigned = tables.consumers(stream.account, stream.name)
-    dropped = [
-        name
-        for name, (incarnation, _) in sorted(stored.items())
-        if name not in assigned or assigned[name].incarnation != incarnation
-    ]
-    to_set = [
-        consumer
-        for name, consumer in sorted(assigned.items())
-        if stored.get(name) != (consumer.incarnation, consumer.version)
-    ]
-    return ConsumerDifferences(tuple(to_set), tuple(dropped))
+    if stored is not None and (stored.config.direct or stored.config.sourcing or stored.driven):
+        stored = None
+    if assigned is None:
+        return ConsumerDifference.NONE if stored is None else ConsumerDifference.TO_DROP
+    if stored is None:
+        return ConsumerDifference.TO_SET
+    if stored.created != assigned.created:
+        return ConsumerDifference.TO_DROP
+    return ConsumerDifference.NONE if stored.config == assigned.config else ConsumerDifference.TO_SET

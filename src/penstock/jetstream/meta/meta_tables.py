@@ -91,6 +91,11 @@ class PeerLoad:
         self.reserved[stream.config.storage] += sign * max(0, stream.config.max_bytes)
 
 
+def is_counted(consumer: ConsumerAssignment) -> bool:
+    """Whether a consumer counts towards limits: those of mirrors and sources do not."""
+    return not (consumer.config.direct or consumer.config.sourcing)
+
+
 class AccountAssets:
     """The streams and consumers of one account."""
 
@@ -101,6 +106,7 @@ class AccountAssets:
         self.mirrors: defaultdict[str, set[str]] = defaultdict(set)  # of streams of this account
         self.queue_claims: dict[str, SubjectClaims] = {}  # filters of the consumers of work queues
         self._counts: Counter[int] = Counter()  # streams by replicas
+        self._counted: Counter[str] = Counter()  # consumers by stream, those that is_counted()
         self._reserved: Counter[tuple[int, StorageType]] = Counter()  # max_bytes by replicas and storage
 
     def put_stream(self, stream: StreamAssignment) -> StreamAssignment | None:
@@ -124,6 +130,7 @@ class AccountAssets:
         self._drop_mirror(stream)
         self.claims.release(name)
         self.consumers.pop(name, None)
+        self._counted.pop(name, None)
         self.queue_claims.pop(name, None)
         return stream
 
@@ -135,14 +142,19 @@ class AccountAssets:
                 del self.mirrors[origin]
 
     def put_consumer(self, consumer: ConsumerAssignment) -> None:
-        self.consumers.setdefault(consumer.stream, {})[consumer.name] = consumer
+        present = self.consumers.setdefault(consumer.stream, {})
+        before = present.get(consumer.name)
+        if before is not None:
+            self._counted[consumer.stream] -= is_counted(before)
+        self._counted[consumer.stream] += is_counted(consumer)
+        present[consumer.name] = consumer
         is_queue = self.streams[consumer.stream].config.retention is RetentionPolicy.WORKQUEUE
-        if is_queue and not (consumer.config.direct or consumer.config.sourcing):
+        if is_queue and is_counted(consumer):
             claims = self.queue_claims.setdefault(consumer.stream, SubjectClaims())
             claims.claim(consumer.name, filters_of(consumer.config) or [ALL])
 
     def drop_consumer(self, stream: str, name: str) -> None:
-        del self.consumers[stream][name]
+        self._counted[stream] -= is_counted(self.consumers[stream].pop(name))
         if not self.consumers[stream]:
             del self.consumers[stream]
         if stream in self.queue_claims:
@@ -151,6 +163,10 @@ class AccountAssets:
     def streams_of_tier(self, replicas: int | None) -> int:
         """The number of streams; of those with so many replicas, if not None."""
         return self._counts[replicas] if replicas is not None else sum(self._counts.values())
+
+    def consumers_of(self, stream: str) -> int:
+        """The number of consumers of a stream without those of mirrors and sources."""
+        return self._counted[stream]
 
     def reserved(self, storage: StorageType, replicas: int | None) -> int:
         """Reserved bytes: of a tier, each stream once; of the account (None), each replica."""

@@ -2,32 +2,33 @@
 meta state says, and answers the requests that wanted it.
 
 Each stream has at most one run of work at a time: a generator of steps that wait for the group. It compares
-again after each step, so that a run that is interrupted is made up for by the next one, here or at another
-leader.
+the stream, and the consumers that something happened to: a command of the meta group, or that the leader
+dropped one. A new leader compares all of them, and so does a run after one that failed.
 
 A consumer is the assigned one when it has its time of creation: that is in its stored configuration, and a
 consumer that is created again has another.
 
-Invariant: a request is answered by a server that leads the group and has applied what the request wanted. A
-server that sees another one lead forgets its tickets.
+Invariants: a request is answered by a server that leads the group and has applied what the request wanted. A
+server that sees another one lead forgets its tickets. What one consumer costs does not grow with the number
+of the others: a stream may have many thousands, each created and dropped within seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import faults
 from penstock.errors import JetStreamApiError, LeadershipLostError, ServerError, StoreError
 from penstock.jetstream.api.consumer_requests import info_of, pause_response
 from penstock.jetstream.api.stream_requests import info_fields
 from penstock.jetstream.group_commands import PARKED
-from penstock.jetstream.meta.assignments import ConsumerAssignment, StreamAssignment
-from penstock.jetstream.meta.desired_state import StoredConsumer, consumer_differences
+from penstock.jetstream.meta.assignments import ConsumerAssignment
+from penstock.jetstream.meta.desired_state import ConsumerDifference, consumer_difference
 from penstock.jetstream.meta.meta_commands import DeleteConsumer
 from penstock.jetstream.meta.meta_effects import AssetAction, ConsumerEffect, StreamEffect
+from penstock.jetstream.slices import side_by_side
 from penstock.protocol.api import (
     ApiError,
     ConsumerCreateResponse,
@@ -36,6 +37,7 @@ from penstock.protocol.api import (
     StreamUpdateResponse,
 )
 from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket
+from penstock.server.replicated.waiting_tickets import TICKET_NS, WaitingTicket, WaitingTickets
 
 if TYPE_CHECKING:
     from penstock.jetstream.engine import JetStreamEngine
@@ -44,25 +46,85 @@ if TYPE_CHECKING:
     from penstock.server.replicated.stream_group_owner import StreamGroup
     from penstock.server.replicated.stream_groups import StreamGroups
 
-TICKET_NS = 10_000_000_000  # no client waits longer for an answer
 AGAIN_NS = 1_000_000_000
-TICKETS_MAX = 10_000
-FAR = 1 << 63  # ns: never
+AT_ONCE = 64  # consumers of a stream whose commands wait for the group at the same time
 
 Key = tuple[str, str]
 """Account and name of a stream."""
 
 
-class _Waiting(Struct):
-    """A request that waits for its asset. consumer: "" for one about the stream. incarnation, version: of the
-    asset."""
+class _Again(NamedTuple):
+    """What is to be compared again. at: monotonic ns. consumer: None for everything about the stream."""
 
-    ticket: RequestTicket
-    action: AssetAction
-    consumer: str
-    incarnation: int
-    version: int
-    until: int
+    at: int
+    key: Key
+    consumer: str | None
+
+
+class _Duties:
+    """Those about one stream.
+
+    made: the incarnations of the consumers that this leader has seen. refused: the versions of consumers that
+    cannot be made.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
+        self._is_due = self._is_running = False
+        self._names: dict[str, None] = {}
+        self._has_all = False
+
+    def add(self, consumer: str) -> None:
+        """A consumer is to be compared."""
+        self._names[consumer] = None
+
+    def add_all(self) -> None:
+        """Every consumer is."""
+        self._has_all = True
+
+    def note_due(self) -> bool:
+        """The stream is to be compared. Returns whether a run must begin: one that goes on does it, too."""
+        self._is_due = True
+        return not self._is_running
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be compared."""
+        return self._is_due
+
+    def begin(self) -> None:
+        """A run begins."""
+        self._is_running = True
+
+    def end(self) -> None:
+        """It has ended."""
+        self._is_running = False
+
+    def take(self, assigned: Iterable[str], stored: Iterable[str]) -> list[str]:
+        """Nothing is due any more. Removes and returns the consumers to compare. assigned, stored: all that
+        there are."""
+        self._is_due = False
+        names, self._names = list(self._names), {}
+        if self._has_all:
+            self._has_all = False
+            names = sorted({*assigned, *stored})
+        return names
+
+    def follow(self) -> None:
+        """This server does not lead: another one compares."""
+        self._is_due = self._has_all = False
+        for kept in (self._names, self.made, self.refused):
+            kept.clear()
+
+
+class _Place(NamedTuple):
+    """A stream that this server leads."""
+
+    key: Key
+    engine: JetStreamEngine
+    replica: ReplicatedStream
+    duties: _Duties
 
 
 class AssetDuties:
@@ -91,24 +153,22 @@ class AssetDuties:
         self._answer = answer
         self._clock = clock
         self._monotonic = monotonic
-        self._waiting: dict[Key, list[_Waiting]] = {}
-        self._running: set[Key] = set()
-        self._due: dict[Key, int] = {}  # what is to be looked at, and when
-        self._made: dict[tuple[str, str, str], int] = {}  # incarnation of consumers that this leader has seen
-        self._refused: dict[tuple[str, str, str], int] = {}  # version of consumers that cannot be made
+        self._streams: dict[Key, _Duties] = {}
+        self._tickets: dict[Key, WaitingTickets] = {}  # the requests that wait for a stream or its consumers
+        self._ready: dict[Key, None] = {}  # streams whose work is to begin
+        self._again: deque[_Again] = deque()
 
     # --- what happened --------------------------------------------------------------------------
 
     def stream_changed(self, effect: StreamEffect) -> None:
         """A command changed a stream."""
         key = (effect.account, effect.stream)
-        if effect.action is AssetAction.REMOVED:
+        is_here = self._groups.find(*key) is not None or self._is_host(key)
+        if effect.action is AssetAction.REMOVED or not is_here:
             self._forget(key)
             return
-        if self._groups.find(*key) is None and not self._is_host(key):
-            return
         self._expect(key, effect.ticket, effect.action, "", effect.incarnation)
-        self.look_at(key)
+        self._due(key)
 
     def consumer_changed(self, effect: ConsumerEffect) -> None:
         """A command changed a consumer."""
@@ -117,106 +177,124 @@ class AssetDuties:
             return
         if effect.action is not AssetAction.REMOVED:
             self._expect(key, effect.ticket, effect.action, effect.consumer, effect.incarnation)
-        self.look_at(key)
+        self._look_at_consumer(key, effect.consumer)
 
-    def _is_host(self, key: Key) -> bool:
-        """Whether this server has the stream or is about to."""
-        return key in self._meta.tables.streams_on(self._meta.own_peer)
-
-    def _expect(self, key: Key, ticket: bytes, action: AssetAction, consumer: str, incarnation: int) -> None:
-        decoded = decode_ticket(ticket)
-        waiting = self._waiting.setdefault(key, [])
-        if decoded is None or len(waiting) >= TICKETS_MAX:
-            return
-        until = self._monotonic() + TICKET_NS
-        version = self._meta.tables.applied
-        waiting.append(_Waiting(decoded, action, consumer, incarnation, version, until))
+    def consumer_dropped(self, key: Key, consumer: str) -> None:
+        """The group dropped a consumer: this server wanted it, or the consumer expired."""
+        self._look_at_consumer(key, consumer)
 
     def look_at(self, key: Key) -> None:
-        """Something about a stream is to be compared with the meta state, at the next tick()."""
-        self._due[key] = 0
+        """Everything about a stream is to be compared with the meta state, at the next tick()."""
+        self._of(key).add_all()
+        self._due(key)
 
     def role_changed(self, group: StreamGroup) -> None:
         """A group has another leader."""
         if group.is_serving:
             self.look_at(group.key)
             return
-        for name in [name for name in self._made if name[:2] == group.key]:
-            del self._made[name]
+        self._of(group.key).follow()
         if group.leader is not None:
-            self._waiting.pop(group.key, None)
-
-    def _forget(self, key: Key) -> None:
-        self._waiting.pop(key, None)
-        self._due.pop(key, None)
-        for remembered in (self._made, self._refused):
-            for name in [name for name in remembered if name[:2] == key]:
-                del remembered[name]
+            self._tickets.pop(group.key, None)
 
     def lost_tickets(self, key: Key, incarnation: int) -> list[RequestTicket]:
         """Removes and returns the tickets of the creation of a stream that failed here."""
-        waiting = self._waiting.get(key, [])
-        lost = [
-            one
-            for one in waiting
-            if one.incarnation == incarnation and one.action is AssetAction.CREATED and not one.consumer
-        ]
-        self._waiting[key] = [one for one in waiting if one not in lost]
+        tickets = self._tickets.get(key)
+        lost = tickets.take("", incarnation, AssetAction.CREATED) if tickets is not None else []
         return [one.ticket for one in lost]
+
+    def _is_host(self, key: Key) -> bool:
+        """Whether this server has the stream or is about to."""
+        return key in self._meta.tables.streams_on(self._meta.own_peer)
+
+    def _of(self, key: Key) -> _Duties:
+        duties = self._streams.get(key)
+        if duties is None:
+            duties = self._streams[key] = _Duties()
+        return duties
+
+    def _expect(self, key: Key, ticket: bytes, action: AssetAction, consumer: str, incarnation: int) -> None:
+        decoded = decode_ticket(ticket)
+        if decoded is not None:
+            until = self._monotonic() + TICKET_NS
+            waiting = self._tickets.setdefault(key, WaitingTickets())
+            waiting.add(WaitingTicket(decoded, action, consumer, incarnation, until))
+
+    def _look_at_consumer(self, key: Key, consumer: str) -> None:
+        self._of(key).add(consumer)
+        self._due(key)
+
+    def _due(self, key: Key) -> None:
+        """A stream is to be compared with the meta state, at the next tick()."""
+        if self._of(key).note_due():
+            self._ready[key] = None
+
+    def _look_again(self, key: Key, consumer: str | None = None) -> None:
+        self._again.append(_Again(self._monotonic() + AGAIN_NS, key, consumer))
+
+    def _forget(self, key: Key) -> None:
+        self._streams.pop(key, None)
+        self._tickets.pop(key, None)
+        self._ready.pop(key, None)
 
     @property
     def has_work(self) -> bool:
         """Whether tick() has something to do at once. What is due later waits for the server's timer."""
-        return min(self._due.values(), default=FAR) <= self._monotonic()
+        return bool(self._ready) or (bool(self._again) and self._again[0].at <= self._monotonic())
 
     def tick(self) -> None:
         """Begins what is due."""
         now = self._monotonic()
-        for key in [key for key, at in self._due.items() if at <= now]:
-            del self._due[key]
-            faults.contain(self._begin, self._failed, key)
-        for key, waiting in list(self._waiting.items()):
-            left = [one for one in waiting if one.until > now]
-            if left:
-                self._waiting[key] = left
+        while self._again and self._again[0].at <= now:
+            _, key, consumer = self._again.popleft()
+            if key not in self._streams:
+                continue
+            if consumer is None:
+                self.look_at(key)
             else:
-                del self._waiting[key]
+                self._look_at_consumer(key, consumer)
+        ready, self._ready = self._ready, {}
+        for key in ready:
+            faults.contain(self._begin, self._failed, key)
+        for key, tickets in list(self._tickets.items()):
+            tickets.expire(now)
+            if not tickets:
+                del self._tickets[key]
 
     def _failed(self, error: Exception, key: Key) -> None:
         faults.note(f"stream {key[1]} of account {key[0]}", error)
-        self._due[key] = self._monotonic() + AGAIN_NS
+        self._look_again(key)
 
     # --- the work -------------------------------------------------------------------------------
 
     def _begin(self, key: Key) -> None:
+        duties = self._of(key)
         group = self._groups.find(*key)
         if group is None or not group.is_serving:
-            return
-        if key in self._running:
-            self._due[key] = self._monotonic() + AGAIN_NS // 50
+            duties.follow()
             return
         try:
             engine = self._engine_of(key[0])
         except ServerError:  # the account has no JetStream here now; it may have again
-            self._due[key] = self._monotonic() + AGAIN_NS
+            self._look_again(key)
             return
-        self._running.add(key)
+        duties.begin()
 
         def finish(_: Any) -> None:
-            self._running.discard(key)
+            duties.end()
 
         def refuse(error: Exception) -> None:
-            self._running.discard(key)
+            duties.end()
             if not isinstance(error, (LeadershipLostError, JetStreamApiError, StoreError)):
                 faults.note(f"stream {key[1]} of account {key[0]}", error)
-            self._due[key] = self._monotonic() + AGAIN_NS
+            self._look_again(key)
 
-        engine.slices.begin(("duties", key), self._work(key, group), finish, refuse)
+        engine.slices.begin(("duties", key), self._work(key, group, duties), finish, refuse)
 
-    def _work(self, key: Key, group: StreamGroup) -> Generator[int, None, None]:
-        """Makes the stream what the meta state says, then answers."""
+    def _work(self, key: Key, group: StreamGroup, duties: _Duties) -> Generator[int, None, None]:
+        """Makes the stream what the meta state says, then its consumers, and answers."""
         engine = self._engine_of(key[0])
-        while True:
+        while duties.is_due:
             assignment = self._meta.tables.find_stream(*key)
             replica = group.replica
             if assignment is None or replica is None or not group.is_serving:
@@ -226,103 +304,75 @@ class AssetDuties:
             if replica.stream.config != assignment.config:
                 yield from engine.registry.follow(replica.stream, assignment.config)
                 continue
+            names = duties.take(self._meta.tables.consumers(*key), replica.standby.by_name)
             self._answer_about_stream(key, engine, replica)
-            if not (yield from self._next_consumer(engine, assignment, replica)):
-                return
+            place = _Place(key, engine, replica, duties)
+            yield from side_by_side((self._see_to(place, name) for name in names), AT_ONCE)
 
-    def _next_consumer(
-        self, engine: JetStreamEngine, assignment: StreamAssignment, replica: ReplicatedStream
-    ) -> Generator[int, None, bool]:
-        """Makes or drops one consumer; returns whether there was one."""
-        key = (assignment.account, assignment.name)
-        tables = self._meta.tables
-        assigned = tables.consumers(*key)
-        found = consumer_differences(tables, assignment, self._stored(assignment, replica))
-        for name in found.dropped:
-            present = replica.stream.consumers.get(name)
-            if present is not None:
-                engine.consumers.delete(present, sync=False)
-                yield from _committed(replica)
-            return present is not None
-        for one in assigned.values():
-            if one not in found.set:
-                self._made[*key, one.name] = one.incarnation
-                self._answer_about_consumer(key, engine, replica, one)
-        for one in found.set:
-            place = (*key, one.name)
-            if self._refused.get(place) == one.version:
-                continue
-            if self._made.get(place) == one.incarnation and one.name not in replica.standby.by_name:
-                # It expired, or its inactive time is over: the cluster forgets it as well.
-                self._meta.submit(DeleteConsumer(*place, one.incarnation))
-                self._due[key] = self._monotonic() + AGAIN_NS
-                continue
-            yield from self._set(engine, replica, one)
-            return True
-        return False
+    def _see_to(self, place: _Place, name: str) -> Generator[int, None, None]:
+        """Makes one consumer what the meta state says, and answers."""
+        key, engine, replica, duties = place
+        while True:
+            assigned = self._meta.tables.consumers(*key).get(name)
+            standby = replica.standby.by_name.get(name)
+            match consumer_difference(assigned, standby.meta if standby is not None else None):
+                case ConsumerDifference.TO_DROP:
+                    present = replica.stream.consumers.get(name)
+                    if present is None:
+                        return
+                    engine.consumers.delete(present, sync=False)
+                    yield from _committed(replica)
+                case ConsumerDifference.NONE:
+                    if assigned is None:
+                        duties.made.pop(name, None)
+                        duties.refused.pop(name, None)
+                    else:
+                        duties.made[name] = assigned.incarnation
+                        self._answer_about_consumer(place, assigned)
+                    return
+                case ConsumerDifference.TO_SET:
+                    assert assigned is not None
+                    if duties.refused.get(name) == assigned.version:
+                        return
+                    if duties.made.get(name) == assigned.incarnation and standby is None:
+                        # The stream's leader deleted it after its inactive threshold.
+                        self._meta.submit(DeleteConsumer(*key, name, assigned.incarnation))
+                        self._look_again(key, name)  # the command may be lost
+                        return
+                    yield from self._set(place, assigned)
 
-    def _stored(self, assignment: StreamAssignment, replica: ReplicatedStream) -> dict[str, StoredConsumer]:
-        """The consumers of the group's state, as consumer_differences() takes them. Those that mirrors and
-        sources made are no assets of the cluster."""
-        assigned = self._meta.tables.consumers(assignment.account, assignment.name)
-        stored: dict[str, StoredConsumer] = {}
-        for name, standby in replica.standby.by_name.items():
-            meta = standby.meta
-            if meta.config.direct or meta.config.sourcing or meta.driven:
-                continue
-            one = assigned.get(name)
-            if one is None or one.created != meta.created:
-                stored[name] = (0, 0)
-            else:
-                stored[name] = (one.incarnation, one.version if one.config == meta.config else -1)
-        return stored
-
-    def _set(
-        self, engine: JetStreamEngine, replica: ReplicatedStream, one: ConsumerAssignment
-    ) -> Generator[int, None, None]:
-        place = (one.account, one.stream, one.name)
-        stream = replica.stream
-        present = stream.consumers.get(one.name)
+    def _set(self, place: _Place, one: ConsumerAssignment) -> Generator[int, None, None]:
+        _, engine, replica, duties = place
+        present = replica.stream.consumers.get(one.name)
         try:
             if present is None:
-                yield from engine.consumers.propose(stream, one.config, one.name, one.created)
+                yield from engine.consumers.propose(replica.stream, one.config, one.name, one.created)
             else:
                 yield from present.propose_update(one.config, self._clock())
         except JetStreamApiError as error:
-            self._refused[place] = one.version
+            duties.refused[one.name] = one.version
             self._refuse_consumer(one, ApiError.from_exception(error), is_new=present is None)
 
     def _refuse_consumer(self, one: ConsumerAssignment, error: ApiError, *, is_new: bool) -> None:
         """A consumer that cannot be made: the cluster forgets it, and its request is refused."""
-        key = (one.account, one.stream)
-        tickets = [waiting for waiting in self._waiting.get(key, []) if waiting.consumer == one.name]
-        self._waiting[key] = [waiting for waiting in self._waiting.get(key, []) if waiting not in tickets]
+        tickets = self._taken((one.account, one.stream), one.name, one.incarnation)
         if is_new:
+            place = (one.account, one.stream, one.name)
             ticket = tickets[0].ticket.encode() if tickets else b""
-            self._meta.submit(DeleteConsumer(*key, one.name, one.incarnation, error, ticket))
+            self._meta.submit(DeleteConsumer(*place, one.incarnation, error, ticket))
             return
         for waiting in tickets:
             self._answer(waiting.ticket, error)
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _taken(self, key: Key, consumer: str, incarnation: int, version: int) -> list[_Waiting]:
+    def _taken(self, key: Key, consumer: str, incarnation: int) -> list[WaitingTicket]:
         """Removes and returns the requests that are satisfied."""
-        waiting = self._waiting.get(key)
-        if not waiting:
-            return []
-        done = [
-            one
-            for one in waiting
-            if one.consumer == consumer and one.incarnation == incarnation and one.version <= version
-        ]
-        if done:
-            self._waiting[key] = [one for one in waiting if one not in done]
-        return done
+        tickets = self._tickets.get(key)
+        return tickets.take(consumer, incarnation) if tickets is not None else []
 
     def _answer_about_stream(self, key: Key, engine: JetStreamEngine, replica: ReplicatedStream) -> None:
-        assignment = self._meta.tables.stream(*key)
-        for one in self._taken(key, "", assignment.incarnation, self._meta.tables.applied):
+        for one in self._taken(key, "", self._meta.tables.stream(*key).incarnation):
             fields = info_fields(engine, replica.stream, self._clock())
             response: Any
             match one.ticket.verbs:
@@ -335,13 +385,12 @@ class AssetDuties:
                     response = StreamUpdateResponse(**fields)
             replica.commands.when_confirmed(_call(self._answer, one.ticket, response))
 
-    def _answer_about_consumer(
-        self, key: Key, engine: JetStreamEngine, replica: ReplicatedStream, one: ConsumerAssignment
-    ) -> None:
+    def _answer_about_consumer(self, place: _Place, one: ConsumerAssignment) -> None:
+        key, engine, replica, _ = place
         consumer = replica.stream.consumers.get(one.name)
         if consumer is None:
             return
-        for waiting in self._taken(key, one.name, one.incarnation, self._meta.tables.applied):
+        for waiting in self._taken(key, one.name, one.incarnation):
             now = self._clock()
             response: Any
             if waiting.ticket.verbs == "CONSUMER.PAUSE":

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
+from penstock import faults
 from penstock.errors import JetStreamApiError, LeadershipLostError
-from penstock.jetstream.api.api_table import ApiRequest, Endpoint
+from penstock.jetstream.api.api_table import ApiRequest, Endpoint, queue_of
 from penstock.jetstream.api.consumer_requests import creation_name, expect_empty
 from penstock.jetstream.api.service import ENDPOINTS, NO_RESPONDERS, PREFIX, TABLE, ApiService
 from penstock.jetstream.api.stream_requests import config_request
@@ -49,6 +50,7 @@ from penstock.jetstream.meta.request_routing import (
     Serve,
     decide,
 )
+from penstock.jetstream.waiting import Queue, WaitingRequests
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import acks, status
@@ -73,6 +75,7 @@ from penstock.protocol.api import (
     SuccessResponse,
 )
 from penstock.protocol.subjects import overlaps
+from penstock.server.replicated.confirmed_requests import ConfirmedRequests
 from penstock.server.replicated.deferred_requests import ELECTION_NS, Confirmation
 from penstock.server.replicated.request_tickets import (
     PassedRequest,
@@ -105,6 +108,10 @@ READING = frozenset(("STREAM.INFO", "STREAM.MSG.GET", "CONSUMER.INFO"))
 """What cannot be confirmed any more is read again at the next leader, and what comes during an election waits
 for it. What a change did is committed."""
 META_LED = frozenset((Responder.META, Responder.META_ACCOUNT, Responder.META_SYSTEM))
+
+
+def _nothing() -> None:
+    """Who asks for what no server has gets no answer from a server that cannot be sure."""
 
 
 class ClusterView(Protocol):
@@ -166,14 +173,16 @@ class ClusterView(Protocol):
 
 
 class ClusterApi(ApiService):
-    """Serves the API of one engine; `cluster`: the cluster's part of the server."""
+    """Serves the API of one engine. cluster: the cluster's part of the server. waiting: the server's queues
+    of requests."""
 
-    def __init__(self, engine: JetStreamEngine, cluster: ClusterView) -> None:
+    def __init__(self, engine: JetStreamEngine, cluster: ClusterView, waiting: WaitingRequests) -> None:
         super().__init__(engine)
         self._cluster = cluster
         self._account = engine.config.account
         self._direct: dict[str, list[SinkSubscription]] = {}
         self._seen = SeenRequests()
+        self._confirmed = ConfirmedRequests(cluster, waiting, partial(faults.note, "a request"))
         handlers: dict[str, Callable[[ApiRequest], Any]] = {
             "INFO": self._account_info,
             "STREAM.CREATE": self._create_stream,
@@ -281,7 +290,8 @@ class ClusterApi(ApiService):
         """A direct get has its own subscribers if the stream has a replica; else the meta leader says so."""
         view = self._cluster.view(self._account, request.args[0], "")
         if view.is_meta_leader and view.stream is None:
-            self._cluster.confirm(lambda: self._meet_nobody(request, unless=request.args[0]))
+            serve = partial(self._meet_nobody, request, unless=request.args[0])
+            self._confirmed.add(serve, _nothing, Queue.INFO)
 
     def _meet_nobody(self, request: ApiRequest, unless: str = "") -> None:
         """No server has what is asked for: the meta leader answers as without subscribers. unless: a stream
@@ -322,8 +332,10 @@ class ClusterApi(ApiService):
         is_from_meta = view.is_meta_leader and (is_meta or isinstance(decision, Fail))
         if is_from_meta and not is_current:
             self._note(request)
-            self._cluster.confirm(
-                partial(self._route, endpoint, request, is_current=True), partial(self._defer, request)
+            self._confirmed.add(
+                partial(self._route, endpoint, request, is_current=True),
+                partial(self._defer, request),
+                queue_of(endpoint),
             )
         elif isinstance(decision, Fail):
             if delay_ns := decision.after_ns or self._election_ns(request):
@@ -435,7 +447,8 @@ class ClusterApi(ApiService):
             if is_current:
                 self._send_no_responders(request)
             else:
-                self._cluster.confirm(partial(self._route, endpoint, request, is_current=True))
+                serve = partial(self._route, endpoint, request, is_current=True)
+                self._confirmed.add(serve, _nothing, Queue.INFO)
 
     def _show_own_state(self, endpoint: Endpoint, request: ApiRequest) -> None:
         """The group of the stream has no leader: each member shows what it has."""

@@ -147,7 +147,7 @@ class ClusterJetStream:
 
     def api(self, engine: JetStreamEngine) -> ClusterApi:
         """Serves the API of an engine."""
-        made = self._apis[engine.config.account] = ClusterApi(engine, self)
+        made = self._apis[engine.config.account] = ClusterApi(engine, self, engine.requests)
         return made
 
     def setup(
@@ -448,6 +448,12 @@ class ClusterJetStream:
             self._events.append(partial(api.serve_deferred, group, request))
             self._schedule()
 
+    def on_consumer_dropped(self, group: StreamGroup, name: str) -> None:
+        """See GroupWatcher."""
+        if self.duties is not None:
+            self.duties.consumer_dropped(group.key, name)
+            self._schedule()
+
     # --- answers --------------------------------------------------------------------------------
 
     def _api_of(self, account: str) -> ClusterApi | None:
@@ -538,7 +544,8 @@ class ClusterJetStream:
         return self.meta.request(command)
 
     def confirm(self, done: Callable[[], object], lost: Callable[[], object] = lambda: None) -> bool:
-        """See ClusterView. A new leader waits a moment until the state knows the servers of its group."""
+        """See ClusterView: exactly one of the two is called. A new leader waits a moment until the state
+        knows the servers of its group."""
         is_asked = self.meta.confirm(lambda: self._when_known(done), lost)
         if not is_asked:
             lost()

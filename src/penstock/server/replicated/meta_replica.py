@@ -207,6 +207,7 @@ class MetaReplica:
     def tick(self) -> None:
         """Passes on what is held: to the group, which this server leads, or to the leader that there is now.
         Gives up what has waited too long."""
+        self._forget_old_questions()
         held, self._held = self._held, []
         now = self._monotonic()
         for one in held:
@@ -243,9 +244,8 @@ class MetaReplica:
 
     def confirm(self, done: Callable[[], object], lost: Callable[[], object] = _nothing) -> bool:
         """Calls `done` when the state has everything that was committed before this call; `lost` when the
-        leadership of this server ends before; neither, when the question to another server or its answer is
-        lost. False: no leader is known, or it hands over."""
-        self._forget_old_questions()
+        leadership of this server ends before, or nothing is heard for QUESTION_NS. False: no leader is known,
+        or it hands over; then neither is called."""
         if self.group is None or self.failure or len(self._questions) >= QUESTIONS_MAX:
             return False
         self._number += 1
@@ -261,9 +261,13 @@ class MetaReplica:
         return True
 
     def _forget_old_questions(self) -> None:
+        """A question to another server may be lost, or its answer."""
         oldest = self._monotonic() - QUESTION_NS
-        for number in [number for number, one in self._questions.items() if one.asked < oldest]:
-            del self._questions[number]
+        while self._questions:
+            number, first = next(iter(self._questions.items()))  # the one that was asked first
+            if first.asked >= oldest:
+                return
+            self.read_lost(number)
 
     def _answer_questions(self) -> None:
         ready = [number for number, one in self._questions.items() if 0 <= one.index <= self._index]

@@ -111,6 +111,9 @@ class GroupWatcher(Protocol):
     def on_deferred(self, group: StreamGroup, request: PassedRequest) -> None:
         """A request that waited for a leader is this server's to answer."""
 
+    def on_consumer_dropped(self, group: StreamGroup, name: str) -> None:
+        """The group has dropped a consumer; this server leads it."""
+
 
 class StreamGroup:
     """See the module.
@@ -302,6 +305,10 @@ class StreamGroup:
             self.read_lost(context)
             return False
         return True
+
+    def consumer_dropped(self, name: str) -> None:
+        """See StreamGroupPort."""
+        self._watcher.on_consumer_dropped(self, name)
 
     # --- from the group (GroupOwner) -------------------------------------------------------------
 

@@ -222,6 +222,9 @@ class StreamServer(NodeServer):
     def on_deferred(self, group: StreamGroup, request: PassedRequest) -> None:
         """No requests of clients wait in a simulation."""
 
+    def on_consumer_dropped(self, group: StreamGroup, name: str) -> None:
+        """No meta group has to forget it."""
+
     def on_failed(self, group: StreamGroup, text: str) -> None:
         """No group may fail."""
         self.failures.append(f"{self.name}: {text}")
