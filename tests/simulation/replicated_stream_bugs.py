@@ -193,7 +193,7 @@ REPLICATED_STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
     (drops_what_the_group_does_not_take, 14),
     (skips_large_entries_on_followers, 1),
     (delivers_without_acks_before_the_commit, 2),
-    (forgets_late_deliveries_when_it_steps_down, 11),
+    (forgets_late_deliveries_when_it_steps_down, 403),
     (reads_origins_from_the_start_after_a_change_of_leaders, 5),
     (leaves_positions_of_sources_out_of_checkpoints, 4),
     (sets_the_stream_aside_when_the_leadership_ends, 1795451021428),

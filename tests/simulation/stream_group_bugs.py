@@ -130,7 +130,7 @@ STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (does_not_sync_the_names_of_its_files, 3),
     (removes_files_before_the_log_has_the_next_checkpoint, 161),
     (removes_files_while_a_state_is_taken, 1),
-    (does_not_serve_after_a_state_was_loaded, 123),
-    (waits_for_a_checkpoint_that_was_given_up, 117),
+    (does_not_serve_after_a_state_was_loaded, 94),
+    (waits_for_a_checkpoint_that_was_given_up, 236),
 )
 """Each bug with the seed that is tried first."""

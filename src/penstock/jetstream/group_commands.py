@@ -36,6 +36,11 @@ BACKLOG_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of commands that wait to be proposed; above, publishes and copies stay in the stream's sink, and
 consumers deliver nothing. What is in flight is bounded by the group, which takes no more then."""
 
+ENTRIES_AHEAD = 4
+FULL_ENTRY_BYTES = 256 * 1024
+"""With so many entries in flight, the next one is proposed when one of them is committed, or when so much is
+in it."""
+
 COMMAND_BYTES_MAX = (64 << 20) - 64
 """Bytes of an encoded command: what a group takes as one entry, without what an entry has besides."""
 PART_BYTES = 16 << 20
@@ -170,6 +175,12 @@ class GroupCommands:
     def is_full(self) -> bool:
         """Whether further publishes and deliveries have to wait where they are."""
         return self._bytes > BACKLOG_BYTES_MAX
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether what was submitted had better wait until an entry is committed: several are in flight, and
+        one that has more in it costs as much as one with little."""
+        return len(self._in_flight) >= ENTRIES_AHEAD and self._bytes < FULL_ENTRY_BYTES
 
     @property
     def has_uncommitted(self) -> bool:

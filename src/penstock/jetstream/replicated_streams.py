@@ -193,14 +193,21 @@ class ReplicatedStreams:
         return replica
 
     def flush(self) -> None:
-        """Proposes what was submitted since the last call, an entry for each stream. retry_due: when (ns) to
-        call again for what a group did not take, such as one that hands over; None: nothing is left."""
+        """Proposes what was submitted since the last call, an entry for each stream, unless it waits for
+        entries in flight: their commit wakes the next tick. retry_due: when (ns) to call again for what a
+        group did not take, such as one that hands over; None: nothing is left."""
         changed, self.changed = self.changed, {}
+        is_refused = False
         for name in changed:
             replica = self._by_name.get(name)
-            if replica is not None and not replica.propose():
+            if replica is None:
+                continue
+            if replica.commands.may_wait:
                 self.changed[name] = None
-        self.retry_due = self._ports.clock() + RETRY_NS if self.changed else None
+            elif not replica.propose():
+                self.changed[name] = None
+                is_refused = True
+        self.retry_due = self._ports.clock() + RETRY_NS if is_refused else None
 
     def _note_changed(self, name: str) -> None:
         self.changed[name] = None

@@ -55,3 +55,21 @@ def test_consumers_deliver_nothing_while_too_much_is_not_proposed(monkeypatch: p
     assert not heard
     go_on(js)
     assert [payload for _, _, payload in heard] == [b"first", bytes(3000)]
+
+
+def test_what_comes_while_several_entries_are_in_flight_becomes_one_entry() -> None:
+    js = ReplicatedEngines(2)
+    js.open("S", "s")
+    entries = js.groups["S"].entries
+    before = len(entries)
+    for number in range(20):
+        js.publish(b"s", b"%d" % number)
+        js.tick()
+    assert len(entries) - before == group_commands.ENTRIES_AHEAD
+    js.tick()
+    assert len(entries) - before == group_commands.ENTRIES_AHEAD
+    js.commit("S")
+    js.tick()
+    assert len(entries) - before == group_commands.ENTRIES_AHEAD + 1
+    js.settle()
+    assert js.replicas["S"][1].stream.log.messages == 20

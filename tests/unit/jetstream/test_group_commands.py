@@ -9,7 +9,15 @@ import pytest
 from penstock.errors import JetStreamApiError, LeadershipLostError, MalformedCommandError
 from penstock.jetstream import group_commands
 from penstock.jetstream.commands import Admit, DropConsumer, Expire, Purge, decode
-from penstock.jetstream.group_commands import COMMAND_BYTES_MAX, PARKED, GroupCommands, parts_of, split
+from penstock.jetstream.group_commands import (
+    COMMAND_BYTES_MAX,
+    ENTRIES_AHEAD,
+    FULL_ENTRY_BYTES,
+    PARKED,
+    GroupCommands,
+    parts_of,
+    split,
+)
 from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.protocol import error_codes as codes
 
@@ -98,6 +106,26 @@ def test_an_entry_that_the_group_refuses_waits_for_the_next_flush() -> None:
     leader.group.takes = True
     assert leader.commands.flush()
     assert [one for one, _ in leader.decoded()[0]] == [Purge(1), Purge(2)]
+
+
+def test_commands_may_wait_while_several_entries_are_in_flight_and_little_is_submitted() -> None:
+    leader = Leader()
+    for number in range(ENTRIES_AHEAD):
+        leader.commands.submit(Purge(number), 0)
+        assert not leader.commands.may_wait
+        leader.commands.flush()
+    leader.commands.submit(Purge(9), 0)
+    assert leader.commands.may_wait
+    batch = IngestBatch(1)
+    batch.append(b"s", b"r", b"", bytes(FULL_ENTRY_BYTES))
+    leader.commands.submit(batch, 0)
+    assert not leader.commands.may_wait
+    leader.commands.flush()
+    leader.commands.submit(Purge(10), 0)
+    assert leader.commands.may_wait
+    for _ in range(2):
+        leader.commands.take_committed()
+    assert not leader.commands.may_wait
 
 
 def test_a_change_returns_its_result_when_its_entry_is_committed() -> None:

@@ -45,13 +45,13 @@ class Cluster:
             self.requests.add(serve, lost, queue)
 
     def answer(self, *, is_lost: bool = False) -> None:
-        """The group answers the question on its way."""
+        """The group answers the question."""
         [(done, lost)] = self.questions
         self.questions.clear()
         (lost if is_lost else done)()
 
     def turn(self) -> None:
-        """The loop comes round."""
+        """The next iteration of the loop."""
         calls, self.calls = self.calls, []
         for call in calls:
             call()

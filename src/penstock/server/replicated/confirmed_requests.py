@@ -1,11 +1,11 @@
 """Requests to the meta leader that wait until its state is confirmed to be current.
 
-One question to the group is for all requests that came before it: a request waits for the one on its way, and
-for its own. What is confirmed is served in turns, so that a flood of requests does not keep the loop of the
-server. Those that read have a queue of their own, and each turn serves both.
+One question to the group is for all requests that came before it: a request waits for the one in progress,
+and for its own. What is confirmed is served in turns, so that a flood of requests does not keep the loop of
+the server. Those that read have a queue of their own, and each turn serves both.
 
-Invariants: at most one question is on its way. Each request is served or lost, once, unless its queue reaches
-its limit (jetstream/waiting.py).
+Invariants: at most one question is in progress. Each request is served or lost, once, unless its queue
+reaches its limit (jetstream/waiting.py).
 """
 
 from __future__ import annotations
