@@ -151,7 +151,7 @@ class GroupPort(Protocol):
         """Hands the leadership to a voter, by default the one with the longest log. False: impossible."""
 
     def stand(self) -> None:
-        """Stands for election soon instead of after an election timeout, if this server may and hears no
+        """Stands for election now instead of after an election timeout, if this server may and hears no
         leader: for the preferred member of a new group."""
 
     def lags(self) -> dict[ReplicaId, int]:

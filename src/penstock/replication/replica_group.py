@@ -173,8 +173,12 @@ class ReplicaGroup:
         return self._node.touch(self).transfer(to, self._node.clock())
 
     def stand(self) -> None:
-        if not self.is_stopped:
-            self._node.touch(self).stand(self._node.clock())
+        if self.is_stopped:
+            return
+        replica, now = self._node.touch(self), self._node.clock()
+        replica.stand(now)
+        if replica.role is not Role.CANDIDATE:  # else votes may be coming, which a new campaign would lose
+            replica.tick(now)
 
     def rescue(self, quorum: int) -> RescueProblem | None:
         """See RaftReplica.rescue()."""

@@ -31,6 +31,23 @@ def test_the_preferred_member_leads_a_new_group_at_once(servers: StreamServers) 
     assert servers["b"].stream().lags == {}
 
 
+@pytest.mark.parametrize("is_first", [False, True], ids=["as the others", "before the others"])
+def test_a_new_group_has_a_leader_before_the_next_tick(is_first: bool) -> None:
+    servers = StreamServers()
+    for one in servers.streams.values():
+        one.start()
+    servers.link()
+    servers.pass_time(50)
+    now = servers.now
+    servers["a"].assign(assigned())
+    if is_first:
+        servers["a"].pump()  # what it sends to the others concerns no group of theirs
+    for name in "bc":
+        servers[name].assign(assigned())
+    servers.settle()
+    assert (servers.leader() is servers["a"], servers.now) == (True, now)
+
+
 def test_a_group_of_one_serves_at_once() -> None:
     servers = StreamServers("a")
     servers.begin(assigned(servers="a"))

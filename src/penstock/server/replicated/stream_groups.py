@@ -23,6 +23,7 @@ from penstock.jetstream.replicated_stream import ReplicatedStream
 from penstock.jetstream.stream.replica_state import CHUNK_SEQS
 from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
+from penstock.raft.raft_replica import Role
 from penstock.replication.replication_node import ReplicationNode
 from penstock.server.replicated.state_files import StateFiles
 from penstock.server.replicated.stream_catch_up import OUTSTANDING_MAX, CatchUpBudget
@@ -37,6 +38,10 @@ _PREFIX = "S"
 STAND_NS = 1_000_000_000
 """So long the preferred member of a new group stands for election at each tick: the others may not have
 opened the group yet."""
+STAND_AGAIN_NS = 3_000_000
+"""So long after the first time it stands again, then after twice as long, and so on until a tick does it: the
+others usually learn of the group a few milliseconds later, and who creates a stream waits for its leader."""
+STAND_AGAIN_MAX_NS = 24_000_000
 
 StreamKey = tuple[str, str]
 """Account and name of a stream."""
@@ -152,7 +157,24 @@ class StreamGroups:
         if is_new and founders and preferred and member_of(preferred) == node.name:
             group.port.stand()
             self._standing[key] = node.clock() + STAND_NS
+            self._stand_later(key, group, STAND_AGAIN_NS)
         return group
+
+    def _stand_later(self, key: StreamKey, group: StreamGroup, delay_ns: int) -> None:
+        def stand() -> None:
+            if self._groups.get(key) is not group or not self._still_stands(key, group):
+                return
+            if group.port.role is not Role.CANDIDATE:
+                group.port.stand()
+            if delay_ns < STAND_AGAIN_MAX_NS:
+                self._stand_later(key, group, 2 * delay_ns)
+
+        self._ports.call_later(delay_ns, stand)
+
+    def _still_stands(self, key: StreamKey, group: StreamGroup) -> bool:
+        """Whether the group still has no leader, as far as this server knows, and still has time."""
+        until = self._standing.get(key, 0)
+        return self._ports.node.clock() < until and not group.failure and group.port.leader is None
 
     # --- streams that were stored without a cluster -------------------------------------------------
 
@@ -261,13 +283,12 @@ class StreamGroups:
         """Does what is due. Call it every 50 ms or so."""
         for check in list(self._budget.due.values()):
             check()
-        now = self._ports.node.clock()
-        for key, until in list(self._standing.items()):
+        for key in list(self._standing):
             group = self._groups[key]
-            if now >= until or group.failure or group.port.leader is not None:
-                del self._standing[key]
-            else:
+            if self._still_stands(key, group):
                 group.port.stand()
+            else:
+                del self._standing[key]
 
 
 def group_name(cluster_id: str, assignment: StreamAssignment) -> str:
