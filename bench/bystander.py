@@ -31,6 +31,7 @@ REPLICATED = (
     "STREAM.INFO requests",
     "consumer creates",
     "pulls without messages",
+    "direct gets",
 )
 PROGRAM = Path(__file__).with_name("floods.py")
 CONF = """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernels.log.queries import send_run, send_these
+from penstock.kernels.log.queries import DirectGets, RequestsButDirectGets, send_run, send_these
 from penstock.kernels.log.stream_log import StoredRecord, StreamLog
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import ServiceSink, publish
@@ -185,3 +185,61 @@ def test_an_answer_that_leads_back_to_the_service_is_no_endless_road() -> None:
     publish(js.index, GET.encode(), GET.encode(), b"", b'{"seq":1}')
     js.tick()
     assert headers.parse(asked(js, b'{"seq":1}')[0][0]).headers["Nats-Sequence"] == "1"
+
+
+TOKENS = st.sampled_from(
+    ["S", "T", "DIRECT", "GET", "STREAM", "INFO", "\u00e4", "\udcff", "SS", "DIRECT.GET", ""]
+)
+
+
+@given(st.lists(TOKENS, min_size=1, max_size=5), st.sets(TOKENS), st.sampled_from(["$JS.API.", "$JS.d.API."]))
+def test_direct_gets_of_streams_with_their_own_subscriptions_are_ignored(
+    tokens: list[str], answered: set[str], prefix: str
+) -> None:
+    index = SubscriptionIndex()
+    heard: list[bytes] = []
+    names: dict[str, Any] = dict.fromkeys(answered)
+    sink = RequestsButDirectGets(lambda subject, *rest: heard.append(subject), lambda: None, names)
+    index.insert(SinkSubscription(sink, f"{prefix}>".encode()))
+    request = ".".join(one for one in tokens if one)
+    verbs = request.split(".")
+    subject = (prefix + request).encode("utf-8", "surrogateescape")
+    if not request:
+        return
+    publish(index, subject, b"r", b"", b"")
+    is_ignored = verbs[:2] == ["DIRECT", "GET"] and len(verbs) > 2 and verbs[2] in answered
+    assert heard == ([] if is_ignored else [subject])
+    names.clear()
+    publish(index, subject, b"r", b"", b"")
+    assert heard[-1] == subject, "what is answered may change"
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"seq":1}', b'{"seq":2}', b'{"last_by_subj":"c.a"}', b'{"seq":1,"batch":2}']
+)
+def test_a_subscription_to_the_direct_gets_of_one_stream_answers_as_one_to_the_api(body: bytes) -> None:
+    js = EngineHarness()
+    js.create("C", "c.>", allow_direct=True)
+    js.request("c.a", b"one")
+    left: list[bytes] = []
+    sink = DirectGets(
+        lambda subject, *rest: left.append(subject),
+        lambda: None,
+        js.engine,
+        js.engine.index,
+        b"none",
+        len("$JS.API."),
+    )
+    for rest in ("", ".>"):
+        js.engine.index.insert(SinkSubscription(sink, f"{GET}{rest}".encode()))
+    heard = js.listen(b"inbox")
+    publish(js.index, GET.encode(), b"inbox", b"", body)
+    js.tick()
+    by_api = [one for one in heard if one[1] != b"none" and b"404" not in one[1]]
+    if b"batch" in body:
+        assert left == [GET.encode()], "it is for the callback"
+    elif b"2" in body:
+        assert (left, [one[1] for one in heard if one[1] == b"none"]) == ([], [b"none"])
+    else:
+        assert (left, len(by_api)) == ([], 2)
+        assert by_api[0] == by_api[1]

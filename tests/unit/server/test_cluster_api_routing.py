@@ -551,11 +551,29 @@ def test_a_replica_takes_direct_gets_from_when_it_is_current_until_it_has_no_sta
     assert server.ask("STREAM.INFO.S") == []
 
 
+def test_a_replica_answers_single_and_batched_direct_gets_without_a_confirmation() -> None:
+    server = ApiUnderTest(leads_meta=True)
+    server.open()
+    server.engines.publish(b"S.1", b"one")
+    server.engines.settle()
+    server.api.serve_direct_gets("S")
+    for subject, body in (
+        ("DIRECT.GET.S", {"seq": 1}), ("DIRECT.GET.S", {"last_by_subj": "S.1"}), ("DIRECT.GET.S.S.1", b""),
+    ):  # fmt: skip
+        [(_, _, payload)] = server.ask(subject, body)
+        assert payload == b"one"
+    assert statuses(server.ask("DIRECT.GET.S", {"seq": 9})) == [b"404"]
+    [message, end] = server.ask("DIRECT.GET.S", {"seq": 1, "batch": 5})
+    assert (message[2], statuses([end])) == (b"one", [b"204"])
+    assert server.cluster.reads == [], "nobody asks the meta group about them"
+
+
 def test_a_direct_get_of_a_stream_that_has_just_left_is_passed_on() -> None:
     server = ApiUnderTest()
     server.open()
     server.api.serve_direct_gets("S")
     del server.cluster.groups["S"]
+    server.js.engine.replicated.close("S", ended=False)
     elsewhere = server.js.listen(b"$JS.API.DIRECT.GET.S")
     assert server.ask("DIRECT.GET.S", {"seq": 1}) == []
     assert [payload for _, _, payload in elsewhere] == [b'{"seq": 1}'] * 2  # from the client, and passed on

@@ -30,6 +30,7 @@ cdef class DirectGets(ServiceSink):
     cdef object engine
     cdef SubscriptionIndex index
     cdef bytes not_found
+    cdef size_t prefix          # bytes of the subject before the verb; 0 = as in the subscription, which ends there
     cdef Answers answers
     cdef bint answering         # to detect a reply subject that leads back to this sink
     cdef DirtyList dirty_streams, dirty_consumers
@@ -39,6 +40,9 @@ cdef class DirectGets(ServiceSink):
     cdef bint may_answer(self) except -1
     cdef int try_answer(self, const char* p, size_t n, const Message* m) except -1
     cdef int answer(self, const char* p, size_t n, const Message* m) except -1
+
+cdef class RequestsButDirectGets(ServiceSink):
+    cdef dict answered
 
 
 cdef struct SubjectCount:

@@ -29,7 +29,8 @@ class DirectGets(ServiceSink):
     """The service of `$JS.API.>`, which answers plain direct gets by itself.
 
     callback, before -- of ServiceSink: receives every other request. engine -- the streams.
-    not_found -- header block of the response when there is no such message.
+    not_found -- header block of the response when there is no such message. prefix -- bytes of `$JS.API.`,
+    for subscriptions to the direct gets of one stream.
     """
 
     def __init__(
@@ -39,6 +40,21 @@ class DirectGets(ServiceSink):
         engine: Streams,
         index: SubscriptionIndex,
         not_found: bytes,
+        prefix: int = 0,
+    ) -> None: ...
+
+class RequestsButDirectGets(ServiceSink):
+    """The service of `$JS.API.>` where direct gets of some streams have subscriptions of their own: it
+    ignores those.
+
+    answered -- has the names of these streams; may change.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[bytes, bytes, bytes, bytes, Sink | None], object],
+        before: Callable[[], object],
+        answered: dict[str, Any],
     ) -> None: ...
 
 def send_run(

@@ -224,9 +224,21 @@ cdef bint read_ask(const char* p, size_t n, Ask* ask) noexcept nogil:
             return False
 
 
+cdef inline size_t after_api(SinkSubscription sub) noexcept:
+    """The bytes of a subject before the verb, for a subscription to `$JS.API.>` or below it."""
+    return <size_t>PyBytes_GET_SIZE(sub.subject) - 1
+
+
+cdef inline bint is_direct_get(const Message* m, size_t prefix) noexcept nogil:
+    return m.subject_len > prefix + VERB_SIZE and memcmp(m.subject + prefix, b"DIRECT.GET.", VERB_SIZE) == 0
+
+
 cdef class DirectGets(ServiceSink):
-    def __init__(self, callback, before, engine, SubscriptionIndex index not None, bytes not_found not None):
+    def __init__(
+        self, callback, before, engine, SubscriptionIndex index not None, bytes not_found not None, size_t prefix=0
+    ):
         super().__init__(callback, before)
+        self.prefix = prefix
         self.engine = engine
         self.index = index
         self.not_found = not_found
@@ -239,12 +251,11 @@ cdef class DirectGets(ServiceSink):
         self.routing = engine.pending.routing
 
     cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
-        cdef size_t prefix = <size_t>PyBytes_GET_SIZE(sub.subject) - 1      # "$JS.API.>"
-        cdef const char* p = m.subject + prefix
+        cdef size_t prefix = self.prefix if self.prefix else after_api(sub)
         if (
-            m.subject_len > prefix + VERB_SIZE and memcmp(p, b"DIRECT.GET.", VERB_SIZE) == 0
-            and m.reply_len and not m.header_len and not is_closed(sub) and not self.answering
-            and self.try_answer(p + VERB_SIZE, m.subject_len - prefix - VERB_SIZE, m)
+            is_direct_get(m, prefix) and m.reply_len and not m.header_len and not is_closed(sub)
+            and not self.answering
+            and self.try_answer(m.subject + prefix + VERB_SIZE, m.subject_len - prefix - VERB_SIZE, m)
         ):
             sub.entry.delivered += 1
             note_call(origin)
@@ -312,6 +323,23 @@ cdef class DirectGets(ServiceSink):
         finally:
             self.answering = False
         return 1
+
+
+cdef class RequestsButDirectGets(ServiceSink):
+    def __init__(self, callback, before, dict answered not None):
+        super().__init__(callback, before)
+        self.answered = answered
+
+    cdef int deliver(self, SinkSubscription sub, const Message* m, Sink origin) except -1:
+        cdef size_t prefix = after_api(sub)
+        cdef const char* name
+        cdef size_t name_len
+        if is_direct_get(m, prefix):
+            name = m.subject + prefix + VERB_SIZE
+            name_len = <size_t>(token_end(name, m.subject + m.subject_len) - name)
+            if PyUnicode_DecodeUTF8(name, <Py_ssize_t>name_len, b"surrogateescape") in self.answered:
+                return 1
+        return ServiceSink.deliver(self, sub, m, origin)
 
 
 def send_run(

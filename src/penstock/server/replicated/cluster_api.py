@@ -51,6 +51,7 @@ from penstock.jetstream.meta.request_routing import (
     decide,
 )
 from penstock.jetstream.waiting import Queue, WaitingRequests
+from penstock.kernels.log.queries import DirectGets, RequestsButDirectGets
 from penstock.kernels.wire.dispatch import ServiceSink, publish
 from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol import acks, status
@@ -74,6 +75,7 @@ from penstock.protocol.api import (
     StreamRestoreResponse,
     SuccessResponse,
 )
+from penstock.protocol.status import MESSAGE_NOT_FOUND
 from penstock.protocol.subjects import overlaps
 from penstock.server.replicated.confirmed_requests import ConfirmedRequests
 from penstock.server.replicated.deferred_requests import ELECTION_NS, Confirmation
@@ -177,10 +179,18 @@ class ClusterApi(ApiService):
     of requests."""
 
     def __init__(self, engine: JetStreamEngine, cluster: ClusterView, waiting: WaitingRequests) -> None:
+        self._direct: dict[str, list[SinkSubscription]] = {}
         super().__init__(engine)
+        self._direct_gets = DirectGets(
+            self._on_direct_get,
+            self._apply_pending,
+            engine,
+            engine.index,
+            MESSAGE_NOT_FOUND.block(),
+            len(PREFIX),
+        )
         self._cluster = cluster
         self._account = engine.config.account
-        self._direct: dict[str, list[SinkSubscription]] = {}
         self._seen = SeenRequests()
         self._confirmed = ConfirmedRequests(cluster, waiting, partial(faults.note, "a request"))
         handlers: dict[str, Callable[[ApiRequest], Any]] = {
@@ -215,7 +225,7 @@ class ClusterApi(ApiService):
 
     def _new_sink(self) -> ServiceSink:
         """Direct gets have subscriptions of their own, in a queue group."""
-        return ServiceSink(self.on_request, self._apply_pending)
+        return RequestsButDirectGets(self.on_request, self._apply_pending, self._direct)
 
     def stop(self) -> None:
         """Unsubscribes."""
@@ -227,9 +237,8 @@ class ClusterApi(ApiService):
         """This server's replica of a stream is current: it takes its part of the direct gets."""
         if stream in self._direct:
             return
-        sink = ServiceSink(self._on_direct_get, self._apply_pending)
         self._direct[stream] = [
-            SinkSubscription(sink, f"{PREFIX}DIRECT.GET.{stream}{rest}".encode(), queue=QUEUE)
+            SinkSubscription(self._direct_gets, f"{PREFIX}DIRECT.GET.{stream}{rest}".encode(), queue=QUEUE)
             for rest in ("", ".>")
         ]
         for subscription in self._direct[stream]:
