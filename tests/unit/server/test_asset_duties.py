@@ -633,6 +633,18 @@ def test_a_run_of_work_goes_on_when_the_stream_is_looked_at_again(it: DutiesOfA)
     assert (it.consumers(), made) == (["c"], 1)
 
 
+def test_a_run_that_ended_with_its_engine_does_not_keep_the_next_one_from_beginning(it: DutiesOfA) -> None:
+    group = it.create()
+    it.settle()
+    it.consume("c")
+    it.duties.tick()
+    it.engine.slices.stop()  # as when the account loses JetStream; it gets it again
+    it.change(group)
+    it.consume("d")
+    it.settle()
+    assert it.consumers() == ["c", "d"]
+
+
 def test_a_leader_that_steps_down_while_it_drops_a_consumer_drops_it_when_it_leads_again(
     it: DutiesOfA,
 ) -> None:

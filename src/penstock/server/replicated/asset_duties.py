@@ -278,18 +278,21 @@ class AssetDuties:
         except ServerError:  # the account has no JetStream here now; it may have again
             self._look_again(key)
             return
-        duties.begin()
-
-        def finish(_: Any) -> None:
-            duties.end()
 
         def refuse(error: Exception) -> None:
-            duties.end()
             if not isinstance(error, (LeadershipLostError, JetStreamApiError, StoreError)):
                 faults.note(f"stream {key[1]} of account {key[0]}", error)
             self._look_again(key)
 
-        engine.slices.begin(("duties", key), self._work(key, group, duties), finish, refuse)
+        engine.slices.begin(("duties", key), self._run(key, group, duties), _done, refuse)
+
+    def _run(self, key: Key, group: StreamGroup, duties: _Duties) -> Generator[int, None, None]:
+        """A run of work. It ends with its engine, too: then the account has no JetStream here any more."""
+        duties.begin()
+        try:
+            yield from self._work(key, group, duties)
+        finally:
+            duties.end()
 
     def _work(self, key: Key, group: StreamGroup, duties: _Duties) -> Generator[int, None, None]:
         """Makes the stream what the meta state says, then its consumers, and answers."""
@@ -400,6 +403,10 @@ class AssetDuties:
                 fields = {name: getattr(info, name) for name in info.__struct_fields__}
                 response = ConsumerCreateResponse(**fields)
             replica.commands.when_confirmed(_call(self._answer, waiting.ticket, response))
+
+
+def _done(_: object) -> None:
+    """A run of work has no result."""
 
 
 def _committed(replica: ReplicatedStream) -> Generator[int, None, None]:
