@@ -131,6 +131,11 @@ class ReplicatedStream:
         """Whether this server leads the stream, and has applied what was acknowledged before."""
         return self.commands.is_leading
 
+    @property
+    def led_term(self) -> int:
+        """The term in which it serves, or served last; the group itself may be in a later one already."""
+        return self._led_term
+
     # --- what the group says -------------------------------------------------------------------
 
     def role_changed(self, *, leads: bool, term: int) -> None:

@@ -75,6 +75,7 @@ class GroupStates:
         self._loading: StateLoading | None = None
         self._loading_job: WorkJob | None = None
         self._backlog: deque[tuple[int, int, bytes]] = deque()
+        self._own: tuple[CheckpointRecord, Loaded, Callable[[Exception], None]] | None = None
         self._serving = 0
 
     @property
@@ -99,6 +100,7 @@ class GroupStates:
     def stop(self) -> None:
         """Ends the work. Entries that were kept are forgotten."""
         self._backlog.clear()
+        self._own = None
         self._stop_loading()
         self._stop_taking()
 
@@ -144,8 +146,16 @@ class GroupStates:
         def failed(error: Exception) -> None:
             log.error("stream %s does not catch up now: %s", self._ports.stream, text_of(error))
             done(False)
+            if self._own is not None and self._loading is None:
+                self.load(*self._own)  # what is committed meanwhile waits for a state, whichever it is
 
         self.load(record, is_loaded, failed)
+
+    def load_own(self, record: CheckpointRecord, loaded: Loaded, failed: Callable[[Exception], None]) -> None:
+        """Loads the replica's own checkpoint at a start. The leader's state may take its place, and fail;
+        then it is loaded again."""
+        self._own = (record, loaded, failed)
+        self.load(*self._own)
 
     def load(self, record: CheckpointRecord, loaded: Loaded, failed: Callable[[Exception], None]) -> None:
         """Loads a state, in place of one that is being loaded; then calls one of the two."""
@@ -156,7 +166,7 @@ class GroupStates:
         )
 
         def ended(replica: ReplicatedStream) -> None:
-            self._loading = self._loading_job = None
+            self._loading = self._loading_job = self._own = None
             loaded(replica)
 
         def not_loaded(error: Exception) -> None:

@@ -316,7 +316,7 @@ class StreamGroup:
         """Opens the stream in its engine, or begins to load its checkpoint. Raises StoreError,
         MalformedCommandError."""
         if data:
-            self._states.load(CheckpointRecord.decode(data), self._loaded, self._not_loaded)
+            self._states.load_own(CheckpointRecord.decode(data), self._loaded, self._not_loaded)
         else:
             assignment = self.assignment
             self._replica = self._engine.replicated.open(assignment.config, assignment.created, self)
