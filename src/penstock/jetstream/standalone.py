@@ -49,7 +49,7 @@ def described(store: StreamStore) -> StandaloneStream:
             consumer = msgspec.json.decode(one.meta, type=ConsumerMeta)
         finally:
             one.abandon()
-        if not (consumer.config.direct or consumer.config.sourcing or consumer.driven):
+        if not consumer.is_for_copies:
             found.append((consumer.name, consumer.config, consumer.created))
     return StandaloneStream(meta.config, meta.created, tuple(found))
 

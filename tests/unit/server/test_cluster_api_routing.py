@@ -565,7 +565,7 @@ def test_a_replica_answers_single_and_batched_direct_gets_without_a_confirmation
     assert statuses(server.ask("DIRECT.GET.S", {"seq": 9})) == [b"404"]
     [message, end] = server.ask("DIRECT.GET.S", {"seq": 1, "batch": 5})
     assert (message[2], statuses([end])) == (b"one", [b"204"])
-    assert server.cluster.reads == [], "nobody asks the meta group about them"
+    assert server.cluster.reads == [], "no read of the meta state is requested"
 
 
 def test_a_direct_get_of_a_stream_that_has_just_left_is_passed_on() -> None:

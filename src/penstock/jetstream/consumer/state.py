@@ -54,6 +54,11 @@ class ConsumerMeta(msgspec.Struct, frozen=True):
     driven: bool | None = None
     resets: int = 0
 
+    @property
+    def is_for_copies(self) -> bool:
+        """Whether a mirror or source made it for itself: it is no asset of a cluster."""
+        return bool(self.config.direct or self.config.sourcing or self.driven)
+
 
 class Recorder:
     """Writes an ack state to its store.

@@ -182,7 +182,7 @@ def consumer_difference(
     the meta state does not have is dropped: the group's leader has applied all meta commands before it
     compares. Those that mirrors and sources made are no assets of the cluster.
     """
-    if stored is not None and (stored.config.direct or stored.config.sourcing or stored.driven):
+    if stored is not None and stored.is_for_copies:
         stored = None
     if assigned is None:
         return ConsumerDifference.NONE if stored is None else ConsumerDifference.TO_DROP

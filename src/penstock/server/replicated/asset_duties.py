@@ -199,9 +199,7 @@ class AssetDuties:
 
     def lost_tickets(self, key: Key, incarnation: int) -> list[RequestTicket]:
         """Removes and returns the tickets of the creation of a stream that failed here."""
-        tickets = self._tickets.get(key)
-        lost = tickets.take("", incarnation, AssetAction.CREATED) if tickets is not None else []
-        return [one.ticket for one in lost]
+        return [one.ticket for one in self._taken(key, "", incarnation, AssetAction.CREATED)]
 
     def _is_host(self, key: Key) -> bool:
         """Whether this server has the stream or is about to."""
@@ -369,10 +367,12 @@ class AssetDuties:
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _taken(self, key: Key, consumer: str, incarnation: int) -> list[WaitingTicket]:
-        """Removes and returns the requests that are satisfied."""
+    def _taken(
+        self, key: Key, consumer: str, incarnation: int, action: AssetAction | None = None
+    ) -> list[WaitingTicket]:
+        """Removes and returns the requests that wait for an asset. action: only of this kind."""
         tickets = self._tickets.get(key)
-        return tickets.take(consumer, incarnation) if tickets is not None else []
+        return tickets.take(consumer, incarnation, action) if tickets is not None else []
 
     def _answer_about_stream(self, key: Key, engine: JetStreamEngine, replica: ReplicatedStream) -> None:
         for one in self._taken(key, "", self._meta.tables.stream(*key).incarnation):
