@@ -180,6 +180,42 @@ def leaves_positions_of_sources_out_of_checkpoints(patch: pytest.MonkeyPatch) ->
     patch.setattr(replica_state, "_begin_state", wrong)
 
 
+def leaves_times_to_live_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """A restored replica knows of no message that expires before others."""
+    begin_state = replica_state._begin_state
+
+    def wrong(*args: Any) -> replica_state.ReplicaState:
+        state = begin_state(*args)
+        return msgspec.structs.replace(state, ttls=(state.ttls[0], [], [], [], []))
+
+    patch.setattr(replica_state, "_begin_state", wrong)
+
+
+def leaves_schedules_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """A restored replica has the messages of schedules, and makes nothing of them."""
+    begin_state = replica_state._begin_state
+
+    def wrong(*args: Any) -> replica_state.ReplicaState:
+        return msgspec.structs.replace(begin_state(*args), schedules=[])
+
+    patch.setattr(replica_state, "_begin_state", wrong)
+
+
+def looks_up_deadlines_while_an_expire_counts_as_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """After an Expire the timers of the stream stop until the next publish or ack."""
+    proceed = ReplicatedStream._continue
+    expired: list[GroupCommands] = []
+    patch.setattr(GroupCommands, "_expired", expired.append)
+
+    def wrong(self: ReplicatedStream) -> None:
+        proceed(self)
+        if self.commands in expired:
+            expired.remove(self.commands)
+            self.commands._is_expiring = False
+
+    patch.setattr(ReplicatedStream, "_continue", wrong)
+
+
 REPLICATED_STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
     (confirms_acks_before_their_commit, 1),
     (answers_reads_without_asking_a_majority, 6),
@@ -193,9 +229,12 @@ REPLICATED_STREAM_BUGS: tuple[tuple[Plant, int], ...] = (
     (drops_what_the_group_does_not_take, 14),
     (skips_large_entries_on_followers, 1),
     (delivers_without_acks_before_the_commit, 2),
-    (forgets_late_deliveries_when_it_steps_down, 403),
+    (forgets_late_deliveries_when_it_steps_down, 328),
     (reads_origins_from_the_start_after_a_change_of_leaders, 5),
     (leaves_positions_of_sources_out_of_checkpoints, 4),
     (sets_the_stream_aside_when_the_leadership_ends, 1795451021428),
+    (leaves_times_to_live_out_of_checkpoints, 1),
+    (leaves_schedules_out_of_checkpoints, 1),
+    (looks_up_deadlines_while_an_expire_counts_as_in_flight, 1),
 )
 """Each bug with the seed that is tried first."""

@@ -137,7 +137,7 @@ STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (removes_files_before_the_log_has_the_next_checkpoint, 161),
     (removes_files_while_a_state_is_taken, 1),
     (does_not_serve_after_a_state_was_loaded, 94),
-    (waits_for_a_checkpoint_that_was_given_up, 64),
+    (waits_for_a_checkpoint_that_was_given_up, 238),
     (forgets_its_own_state_when_the_leader_sends_one, 1795968671087),
 )
 """Each bug with the seed that is tried first."""

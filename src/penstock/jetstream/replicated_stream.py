@@ -160,18 +160,25 @@ class ReplicatedStream:
             self._fail(error, index)
             return
         self.applied_index, self.applied_term = index, term
-        late: list[Callable[[], object]] = []
+        if flight is not None:
+            # Before the stream's next deadline is looked up: with an Expire in flight it has none.
+            for call in flight.calls:
+                call()
         if self.is_serving:
             self._continue()
+        elif flight is None:
+            self._follow_on(is_own=term == self._led_term)
+
+    def _follow_on(self, *, is_own: bool) -> None:
+        """What follows an entry on another replica. is_own: this server proposed it, and leads no more."""
+        late = self.commands.resolve(is_own=is_own)
+        if is_own:
+            self.stream.effects.leave(self._ports.index)
         else:
-            late = self.commands.resolve(is_own=term == self._led_term)
-            if term == self._led_term:
-                self.stream.effects.leave(self._ports.index)
-            else:
-                self.stream.effects.drop()
-            self._ports.pending.note_stream(self.stream)
-            self._ports.wake()
-        for call in flight.calls if flight is not None else late:
+            self.stream.effects.drop()
+        self._ports.pending.note_stream(self.stream)
+        self._ports.wake()
+        for call in late:
             call()
 
     def _apply(self, index: int, entry: bytes, flight: Flight | None) -> None:

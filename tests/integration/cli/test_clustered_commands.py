@@ -56,7 +56,7 @@ def until(holds: Callable[[], bool], timeout_s: float = REPAIRED_S) -> None:
 
 
 def page_of(app: CommandShell, *words: str) -> dict[str, Any]:
-    """What an info command says, or {} while nobody leads what it asks for: elections take their time."""
+    """What an info command says, or {} while there is no leader: elections take their time."""
     ran = app.run(*words, "--json")
     if ran.status != 0 and "err_code 10008" in ran.err:
         return {}

@@ -9,7 +9,7 @@ from penstock.testing.stream_sim.stream_run import run_stream_seed
 
 SHOWN = (
     "entries", "acked", "refused", "deliveries", "confirmations", "reads", "409", "crashes", "power losses",
-    "partitions", "pauses", "transfers", "compactions", "checkpoints", "installed", "mails",
+    "partitions", "pauses", "transfers", "compactions", "checkpoints", "installed", "mails", "timed",
 )  # fmt: skip
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from penstock.jetstream.limits import SECOND_NS
 from penstock.jetstream.replicated_stream import ReplicatedStream
+from penstock.protocol import headers
+from penstock.protocol.durations import parse_time
 from penstock.testing.raft_sim.raft_history import BrokenPromise
 from penstock.testing.sim.following_replica import acks_of, messages_of, state_of
 
@@ -200,6 +203,19 @@ class StreamHistory:
                 why = f"{payload!r}, which is at {seq}, is at {at} in {copy.stream.name}, behind {before}"
                 raise self._broken("copies", why)
             before = at
+
+    def check_times(self, replica: ReplicatedStream, now: int) -> None:
+        """The leader's stream at the end, when nothing but time has touched it for a while: what was due at
+        `now` (ns) has happened."""
+        max_age = replica.stream.config.max_age
+        for seq, ts, subject, header, _ in messages_of(replica.stream):
+            ttl = headers.value_of(header, headers.TTL) if header else None
+            lasts = int(ttl.rstrip(b"s")) * SECOND_NS if ttl else max_age
+            if ts + lasts < now:
+                raise self._broken("expired means gone", f"{subject!r} at {seq} is {now - ts} ns old")
+            schedule = headers.value_of(header, headers.SCHEDULE) if header else None
+            if schedule and schedule.startswith(b"@at ") and parse_time(schedule[4:].decode()) < now:
+                raise self._broken("schedules are kept", f"{subject!r} at {seq}: {schedule!r}")
 
     def _finish_batches(self, batches: dict[str, list[int]]) -> None:
         sizes: dict[str, int] = {}

@@ -16,6 +16,7 @@ import msgspec
 from penstock.protocol import headers
 from penstock.protocol.acks import parse_reply
 from penstock.protocol.api import ApiStreamConfig, StreamSource
+from penstock.protocol.durations import format_time
 from penstock.raft.raft_host import Frame
 from penstock.raft.raft_options import MILLISECOND_NS, RaftOptions
 from penstock.raft.raft_replica import Role
@@ -31,6 +32,11 @@ UNACKED = "unacked"
 """A consumer without acks, in some seeds."""
 MIRROR, SOURCED = "M", "T"
 """Copies of the stream, in some seeds: its mirror, and a stream with a part of it as a source."""
+TIMED = "A"
+"""A stream in some seeds: its messages have an age and times to live, and schedules make some."""
+MAX_AGE_NS = 3_000 * MILLISECOND_NS
+MARKER_NS = 2_000 * MILLISECOND_NS
+LATE_NS = 500 * MILLISECOND_NS  # that a timer may be late when nothing is wrong
 ACK_WAIT_NS = 3_000 * MILLISECOND_NS
 TICK_NS = 50 * MILLISECOND_NS
 FAULTS_NS = 12_000 * MILLISECOND_NS
@@ -79,6 +85,9 @@ class StreamRun:
             self.streams |= copies_of(config)
         self.is_calm = dimensions.random() < 0.3
         self._dimensions = dimensions
+        self._timed = Random(f"{seed} ageing")
+        if self._timed.random() < 0.25:
+            self.streams |= {TIMED: timed(config)}
         self.histories = {name: StreamHistory(name) for name in self.streams}
         self.history = self.histories[STREAM]
         self.options = self._some_options()
@@ -138,6 +147,8 @@ class StreamRun:
             self._tick_later(server, server.boot)
         while self.now < FAULTS_NS:
             self._act()
+            if TIMED in self.streams and self._timed.random() < 0.15:
+                self._publish_timed()
             self._run_for(self.random.choice((1, 1, 5, 20, 100)) * MILLISECOND_NS)
         self._heal()
         self._drain()
@@ -419,6 +430,29 @@ class StreamRun:
             del self._batches[batch]
         self._sent(TaggedPublish(tag, "s.batch", batch=batch), tuple(more))
 
+    def _publish_timed(self) -> None:
+        """Sends a message that expires, a schedule, or one that replaces others."""
+        leaders = [one for one in self._up() if one.leads(TIMED)]
+        if not leaders:
+            return
+        server, draw = self._timed.choice(leaders), self._timed
+        subject, pairs = f"a.{draw.randrange(4)}", list[tuple[str, str]]()
+        match draw.randrange(5):
+            case 0:
+                pairs.append((headers.TTL, f"{draw.choice((1, 2))}s"))
+            case 1:
+                pairs.append((headers.ROLLUP, draw.choice(("sub", "all"))))
+            case 2:
+                subject = f"a.at.{draw.randrange(3)}"
+                at = format_time(server.stream_clock() + draw.randrange(3_000) * MILLISECOND_NS)
+                pairs += [(headers.SCHEDULE, f"@at {at}"), (headers.SCHEDULE_TARGET, "a.0")]
+            case 3:
+                subject = f"a.every.{draw.randrange(2)}"
+                pairs += [(headers.SCHEDULE, "@every 1s"), (headers.SCHEDULE_TARGET, "a.1")]
+        self.counts["timed"] += 1
+        server.publish(subject, "_IN.z", headers.build(pairs) if pairs else b"", b"")
+        server.pump(self.now)
+
     def _publish_fast(self) -> None:
         """Sends the next message of a fast batch, or begins one."""
         server = self._leader()
@@ -618,6 +652,8 @@ class StreamRun:
             if len(ends) != 1:  # an entry of a timer may be in flight right now
                 self._run_for(20 * MILLISECOND_NS)
                 ends = self._ends(name)
+            if name == TIMED:
+                history.check_times(leaders[0].replicas[name], leaders[0].stream_clock() - LATE_NS)
             if len(ends) != 1:
                 raise BrokenPromise("equality", f"{name} applied up to {sorted(ends)}: {self._states()}")
             for server in self.servers:
@@ -650,6 +686,15 @@ def copies_of(config: ApiStreamConfig) -> dict[str, ApiStreamConfig]:
         MIRROR: msgspec.structs.replace(plain, name=MIRROR, mirror=StreamSource(name=STREAM)),
         SOURCED: msgspec.structs.replace(plain, name=SOURCED, sources=[source]),
     }
+
+
+def timed(config: ApiStreamConfig) -> ApiStreamConfig:
+    """The stream whose messages expire."""
+    return msgspec.structs.replace(
+        config, name=TIMED, subjects=["a.>"], allow_atomic=False, allow_batched=False,
+        max_age=MAX_AGE_NS, subject_delete_marker_ttl=MARKER_NS, duplicate_window=MAX_AGE_NS,
+        allow_msg_ttl=True, allow_msg_schedules=True, allow_rollup_hdrs=True,
+    )  # fmt: skip
 
 
 def run_stream_seed(seed: int) -> StreamOutcome:
