@@ -15,8 +15,10 @@ policy is flow_control, so a work queue keeps exactly the messages that are not 
 Back pressure: flow control requests get their response after the stream has applied the preceding messages.
 Where responses are acks, they wait until those are written, or with sync_always synced.
 
-States: WAITING (for the next attempt), ASKED (the request is out), FOLLOWING. Publishing is deferred to the
-next apply, so that an account's API is never called while its engine delivers.
+States: WAITING (for the next attempt), ASKED (the request is out), FOLLOWING. The deliver subject is
+subscribed to when the response is there, as on the official server: until then the consumer has no interest
+and delivers nothing, so that the position in the response is where the deliveries begin. Publishing is
+deferred to the next apply, so that an account's API is never called while its engine delivers.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ class ExternalReader:
         self._error: ApiError | None = None
         self._consumer = ""
         self._asked = b""  # the subject of the last consumer request
+        self._deliver_subject = ""  # of the consumer, until it is subscribed to
         self._durable = source_state.source.consumer
         self._acks = False  # whether flow control responses are the consumer's acks
         self._origin_durable = ""  # the durable consumer that the origin created for the stream
@@ -120,6 +123,9 @@ class ExternalReader:
             else:
                 # A reset of a consumer that does not exist gets no response.
                 self._fail(self._unanswered() if self.state is ReaderState.ASKED else None, now)
+        if self.state is ReaderState.FOLLOWING and self._deliver_subject:
+            subject, self._deliver_subject = self._deliver_subject, ""
+            self._listen(subject, DeliverySink(self._on_delivery))
         if self._flow_replies and (not self._acks or self.stream.durability.is_durable):
             replies, self._flow_replies = self._flow_replies, []
             stored = self._stored() if self._acks else b""
@@ -183,8 +189,7 @@ class ExternalReader:
         self._asked = self._subject("CREATE")
         if config.filter_subject:
             self._asked = self._subject("CREATE", config.name, config.filter_subject)
-        self._listen(config.deliver_subject, DeliverySink(self._on_delivery))
-        self._consumer = config.name
+        self._deliver_subject, self._consumer = config.deliver_subject, config.name
         header = headers.build([(headers.STREAM_IDENTITY, source_state.ident)]) if source_state.ident else b""
         request = encode(ConsumerCreateRequest(stream_name=source.name, config=config))
         self._ports.defer(lambda: self._send(reply.encode(), header, request))
@@ -196,11 +201,10 @@ class ExternalReader:
         return ".".join((api, "CONSUMER", verb, source.name, *more)).encode()
 
     def _ask_for_reset(self, durable: StreamConsumerSource, reply: str) -> None:
-        """Requests a reset. Deliveries before it are dropped; they are repeated after it."""
+        """Requests a reset; what was delivered before is repeated after it."""
         source_state = self.source_state
         self._asked = self._subject("RESET", durable.name)
-        self._listen(durable.deliver_subject, DeliverySink(self._on_delivery))
-        self._consumer = durable.name
+        self._deliver_subject, self._consumer = durable.deliver_subject, durable.name
         # A mirror's position is its own last sequence, whichever stream that came from.
         header = (
             b"" if source_state.is_mirror else headers.build([(headers.STREAM_IDENTITY, source_state.ident)])

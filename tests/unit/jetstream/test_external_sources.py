@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from penstock.jetstream.external import RETRY_MAX_NS, ExternalReader, ReaderState
-from penstock.kernels.wire.dispatch import publish
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from tests.support.engine import EngineHarness
 from tests.unit.jetstream.test_mirrors import content, make, origin_info, payloads, settle
 
@@ -166,6 +168,27 @@ def test_an_api_without_responders_is_reported(js: EngineHarness) -> None:
     error = origin_info(js, "M")["error"]
     assert (error["err_code"], error["description"]) == (10029, "no response from far.away.CONSUMER.CREATE.O")
     assert origin_info(js, "S")[0]["error"]["err_code"] == 10045
+
+
+def test_a_consumer_that_delivers_at_once_has_no_interest_before_its_response_is_there(
+    js: EngineHarness,
+) -> None:
+    """An origin on another server may deliver before it responds; a mirror that took the position in that
+    response for the beginning would miss what came before."""
+    early: list[int] = []
+
+    def create(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+        config = json.loads(payload)["config"]
+        early.append(publish(js.index, config["deliver_subject"].encode(), b"$JS.ACK", b"", b"early"))
+        answer = {"name": "c", "config": config, "delivered": {}, "ack_floor": {}}
+        publish(js.index, reply, b"", b"", json.dumps(answer).encode())
+
+    js.index.insert(SinkSubscription(ServiceSink(create), b"far.CONSUMER.CREATE.>"))
+    origin = {"name": "X", "external": {"api": "far", "deliver": ""}}
+    make(js, "M", mirror=origin)
+    make(js, "S", sources=[origin])
+    settle(js)
+    assert early == [0, 0]
 
 
 def test_a_start_by_time_and_filters_reach_the_consumer(js: EngineHarness) -> None:

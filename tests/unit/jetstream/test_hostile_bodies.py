@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from penstock.jetstream.stream.stream_replica import StreamMeta
+from penstock.kernels.wire.dispatch import ServiceSink, publish
+from penstock.kernels.wire.sinks import Sink, SinkSubscription
 from penstock.protocol.api import (
     ApiStreamConfig,
     DecodeError,
@@ -132,6 +134,13 @@ def test_a_kept_source_with_such_a_prefix_is_read_no_more_and_says_so(
     poisoned(tmp_path, "A", ApiStreamConfig(name="A", sources=[StreamSource(name="O", external=external)]))
     store = FileStore(tmp_path)
     js = EngineHarness(store.account("$G"))
+
+    def confirm(subject: bytes, reply: bytes, header: bytes, payload: bytes, origin: Sink | None) -> None:
+        config = json.loads(payload)["config"]
+        answer = {"name": "c", "config": config, "delivered": {}, "ack_floor": {}}
+        publish(js.index, reply, b"", b"", json.dumps(answer).encode())
+
+    js.index.insert(SinkSubscription(ServiceSink(confirm), b"$JS.B.API.CONSUMER.CREATE.>"))
     js.create("B", "b")
     js.wait_until(js.now + 10_000_000_000)
     assert [type(error) for error in noted_faults] == [ValueError]
