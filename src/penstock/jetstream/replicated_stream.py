@@ -64,6 +64,7 @@ from penstock.kernels.ingest.ingest import IngestBatch
 from penstock.kernels.routing.subscription_index import SubscriptionIndex
 from penstock.kernels.wire.dispatch import publish
 from penstock.protocol import error_codes as codes
+from penstock.protocol.api import ApiConsumerInfo
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -124,6 +125,7 @@ class ReplicatedStream:
         self._led_term = 0
         self._names = names or {}
         self._held: list[IngestBatch] = []
+        self._begun: dict[str, ApiConsumerInfo] = {}
         commands.applied(stream.now)
 
     @property
@@ -231,6 +233,11 @@ class ReplicatedStream:
         the stream is deleted, so that its origins need not keep messages for it."""
         if self.is_serving:
             self._step_down(ended=ended)
+
+    def take_begun(self, consumer: str) -> ApiConsumerInfo | None:
+        """Removes and returns the info of a consumer as it was created here, before its first delivery. None
+        when it was created earlier, or by another leader."""
+        return self._begun.pop(consumer, None)
 
     # --- its state -----------------------------------------------------------------------------
 
@@ -345,6 +352,7 @@ class ReplicatedStream:
             del stream.consumers[name]
             faults.contain(consumer.abandon, ports.containment.work_failed)
         stream.offline.clear()
+        self._begun.clear()
         self._hold(unproposed)
         stream.effects.leave(ports.index)
         ports.deferrals.drop(stream)
@@ -360,7 +368,11 @@ class ReplicatedStream:
                 self._ports.follow_origins(self.stream)
                 self._ports.reviews.begin(self.stream)
         elif self.is_serving and isinstance(command, SetConsumer):
+            is_new = command.name not in self.stream.consumers
             self._serve_consumer(command.name)
+            consumer = self.stream.consumers.get(command.name)
+            if is_new and consumer is not None:
+                self._begun[command.name] = consumer.info(self._ports.clock())
         elif self.is_serving and isinstance(command, DropConsumer):
             self._drop_consumer(command.name)
             self.commands.consumer_dropped(command.name)
@@ -382,6 +394,7 @@ class ReplicatedStream:
 
     def _drop_consumer(self, name: str) -> None:
         """Ends a consumer that an earlier command in flight made again."""
+        self._begun.pop(name, None)
         consumer = self.stream.consumers.pop(name, None)
         if consumer is not None:
             self._ports.pending.forget_consumer(consumer)

@@ -181,6 +181,24 @@ async def test_consumers_that_expired_are_listed_no_more(talk: ClusterTalk) -> N
         assert (await talk.info("SHORT", server=server))["state"]["consumer_count"] == 1
 
 
+async def test_a_consumer_that_delivers_at_once_is_shown_as_it_began(talk: ClusterTalk) -> None:
+    """Clients count on it: they take num_pending for the number of messages that will come."""
+    await talk.create("BEGUN")
+    client = await talk.client()
+    for _ in range(5):
+        await client.request("BEGUN.a", b"")
+    for number in range(20):
+        inbox = client.new_inbox()
+        messages = await client.subscribe(inbox)
+        config = {"name": f"c{number}", "deliver_subject": inbox, "ack_policy": "none"}
+        body = {"stream_name": "BEGUN", "config": config}
+        answer = await talk.ask(f"CONSUMER.CREATE.BEGUN.c{number}", body, server=number % 3)
+        assert (answer["delivered"]["consumer_seq"], answer["num_pending"]) == (0, 5), answer
+        for _ in range(5):
+            await messages.next_msg(timeout=5)
+        await messages.unsubscribe()
+
+
 async def test_direct_gets_are_answered_by_every_replica(talk: ClusterTalk) -> None:
     await talk.create("DIRECT", allow_direct=True)
     client = await talk.client(0)

@@ -330,6 +330,23 @@ def test_the_leader_makes_an_assigned_consumer_with_its_time_of_creation_and_ans
     assert (answer.stream_name, answer.name) == ("S", "c")
 
 
+def test_a_consumer_that_delivers_at_once_is_shown_as_it_began(it: DutiesOfA) -> None:
+    it.create()
+    for _ in range(3):
+        it.engines.publish(b"S.a")
+    it.settle()
+    heard = it.engines.engines[0].listen(b"deliver.here")
+    it.consume("c", data=ticket("CONSUMER.CREATE"), deliver_subject="deliver.here")
+    it.settle()
+    [(_, answer)] = it.taken_answers()
+    assert len(heard) == 3
+    assert (answer.delivered.consumer_seq, answer.num_pending, answer.num_ack_pending) == (0, 3, 0)
+    it.consume("c", data=ticket("CONSUMER.CREATE"), deliver_subject="deliver.here")
+    it.settle()
+    [(_, answer)] = it.taken_answers()
+    assert (answer.delivered.consumer_seq, answer.num_pending, answer.num_ack_pending) == (3, 0, 3)
+
+
 def test_a_changed_consumer_is_changed_in_its_group_and_answered(it: DutiesOfA) -> None:
     it.create()
     it.consume("c")

@@ -308,9 +308,11 @@ def _page(engine: JetStreamEngine, request: ApiRequest, size: int) -> tuple[list
     return [stream.consumers[name] for name in names[offset : offset + size]], offset, len(names)
 
 
-def info_of(engine: JetStreamEngine, consumer: ConsumerReplica, now: int) -> ApiConsumerInfo:
-    """The info of a consumer, with the `cluster` object that it has in a cluster."""
-    info = consumer.info(now)
+def info_of(
+    engine: JetStreamEngine, consumer: ConsumerReplica, now: int, info: ApiConsumerInfo | None = None
+) -> ApiConsumerInfo:
+    """The info of a consumer, with the `cluster` object that it has in a cluster. info: as it was earlier."""
+    info = info if info is not None else consumer.info(now)
     cluster = engine.cluster_of(consumer.stream.name, consumer.name)
     return info if cluster is None else structs.replace(info, cluster=cluster)
 

@@ -390,7 +390,7 @@ class AssetDuties:
 
     def _answer_about_consumer(self, place: _Place, one: ConsumerAssignment) -> None:
         key, engine, replica, _ = place
-        consumer = replica.stream.consumers.get(one.name)
+        consumer, begun = replica.stream.consumers.get(one.name), replica.take_begun(one.name)
         if consumer is None:
             return
         for waiting in self._taken(key, one.name, one.incarnation):
@@ -399,7 +399,10 @@ class AssetDuties:
             if waiting.ticket.verbs == "CONSUMER.PAUSE":
                 response = pause_response(consumer, now)
             else:
-                info = info_of(engine, consumer, now)
+                # It may have delivered meanwhile, and clients take the positions in this response for those
+                # at which it begins, and num_pending for the number of messages that will come.
+                first = begun if waiting.action is AssetAction.CREATED else None
+                info = info_of(engine, consumer, now, first)
                 fields = {name: getattr(info, name) for name in info.__struct_fields__}
                 response = ConsumerCreateResponse(**fields)
             replica.commands.when_confirmed(_call(self._answer, waiting.ticket, response))
