@@ -350,7 +350,8 @@ class ReplicatedStream:
         for name, consumer in list(stream.consumers.items()):
             ports.pending.forget_consumer(consumer)
             del stream.consumers[name]
-            faults.contain(consumer.abandon, ports.containment.work_failed)
+            leave = consumer.end if ended else consumer.abandon  # waiting pull requests hear which of the two
+            faults.contain(leave, ports.containment.work_failed)
         stream.offline.clear()
         self._begun.clear()
         self._hold(unproposed)

@@ -181,6 +181,22 @@ async def test_consumers_that_expired_are_listed_no_more(talk: ClusterTalk) -> N
         assert (await talk.info("SHORT", server=server))["state"]["consumer_count"] == 1
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+async def test_what_happens_to_a_stream_is_announced_once(talk: ClusterTalk, replicas: int) -> None:
+    client = await talk.client()
+    heard = await client.subscribe("$JS.EVENT.ADVISORY.STREAM.*.NEWS")
+    await client.flush()
+    await talk.create("NEWS", replicas)
+    config = (await talk.info("NEWS"))["config"]
+    assert "error" not in await talk.ask("STREAM.UPDATE.NEWS", {**config, "max_msgs": 5})
+    assert (await talk.ask("STREAM.DELETE.NEWS")).get("success")
+    actions: list[str] = []
+    while "delete" not in actions:
+        event = json.loads((await heard.next_msg(timeout=10)).data)
+        actions += [event["action"]] if event["type"].endswith("stream_action") else []
+    assert actions == ["create", "modify", "delete"]
+
+
 async def test_a_consumer_that_delivers_at_once_is_shown_as_it_began(talk: ClusterTalk) -> None:
     """Clients count on it: they take num_pending for the number of messages that will come."""
     await talk.create("BEGUN")

@@ -8,6 +8,8 @@ import statistics
 import time
 
 import pytest
+from nats.aio.client import Client as NatsPy
+from nats.aio.subscription import Subscription
 
 from tests.support.cluster_load import (
     ClusterLoad,
@@ -91,6 +93,32 @@ async def test_consumers_are_the_same_on_every_replica(talk: ClusterTalk) -> Non
             raise AssertionError(f"{name} says {answer}, expected {wanted}") from None
 
 
+async def waiting_pull(talk: ClusterTalk, client: NatsPy, stream: str) -> Subscription:
+    """The inbox of a pull request that waits at consumer d."""
+    inbox = client.new_inbox()
+    waiting = await client.subscribe(inbox)
+    body = json.dumps({"batch": 1, "expires": 30_000_000_000}).encode()
+    await client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.d", body, reply=inbox)
+    await client.flush()
+
+    async def is_waiting() -> bool:
+        return bool((await talk.ask(f"CONSUMER.INFO.{stream}.d"))["num_waiting"])
+
+    await until(is_waiting)
+    return waiting
+
+
+async def test_a_waiting_pull_request_hears_that_its_stream_is_deleted(talk: ClusterTalk) -> None:
+    """As when its consumer is: clients end then, and wait for the next leader after a leadership change."""
+    await talk.create("ENDED")
+    await durable(talk, "ENDED")
+    client = await talk.client()
+    waiting = await waiting_pull(talk, client, "ENDED")
+    assert (await talk.ask("STREAM.DELETE.ENDED")).get("success")
+    message = await waiting.next_msg(timeout=10)
+    assert (message.headers["Status"], message.headers["Description"]) == ("409", "Consumer Deleted")
+
+
 async def test_a_waiting_pull_request_hears_of_a_leader_change(talk: ClusterTalk) -> None:
     await talk.create("WAITING")
     await durable(talk, "WAITING")
@@ -98,16 +126,7 @@ async def test_a_waiting_pull_request_hears_of_a_leader_change(talk: ClusterTalk
     await client.request("WAITING.1", b"x")
     load = ClusterLoad(talk, "WAITING")
     assert await load.fetch(client, 1, 2.0) == 1
-    inbox = client.new_inbox()
-    waiting = await client.subscribe(inbox)
-    body = json.dumps({"batch": 1, "expires": 30_000_000_000}).encode()
-    await client.publish("$JS.API.CONSUMER.MSG.NEXT.WAITING.d", body, reply=inbox)
-    await client.flush()
-
-    async def is_waiting() -> bool:
-        return bool((await talk.ask("CONSUMER.INFO.WAITING.d"))["num_waiting"])
-
-    await until(is_waiting)
+    waiting = await waiting_pull(talk, client, "WAITING")
     answer = await talk.ask("CONSUMER.LEADER.STEPDOWN.WAITING.d")
     assert answer.get("success"), answer
     message = await waiting.next_msg(timeout=10)

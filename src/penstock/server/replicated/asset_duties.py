@@ -381,6 +381,8 @@ class AssetDuties:
             match one.ticket.verbs:
                 case "STREAM.CREATE":
                     did_create = one.action is AssetAction.CREATED
+                    if did_create:
+                        engine.advisories.stream_action(replica.stream.name, "create")
                     response = StreamCreateResponse(**fields, did_create=did_create)
                 case "STREAM.CANCEL_MOVE" | "ACCOUNT.STREAM.CANCEL_MOVE":
                     response = StreamCancelMoveResponse(**fields)

@@ -260,8 +260,11 @@ class StreamGroup:
         is deleted, so that the consumers by which it reads its origins end, too."""
         self.stop()
         if self._replica is not None:
+            was_serving = self._replica.is_serving
             self._replica = None
             self._engine.replicated.close(self.assignment.name, ended=ended)
+            if ended and was_serving:
+                self._engine.advisories.stream_action(self.assignment.name, "delete")
 
     def stop(self) -> None:
         """Ends the work on its states."""
