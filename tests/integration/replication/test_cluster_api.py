@@ -215,6 +215,22 @@ async def test_a_consumer_that_delivers_at_once_is_shown_as_it_began(talk: Clust
         await messages.unsubscribe()
 
 
+async def test_a_stream_info_does_not_count_a_consumer_that_was_deleted_before(
+    talk: ClusterTalk, kind: str
+) -> None:
+    """Also where the meta group has another leader than the stream, which hears of the deletion later. The
+    official server counts such a consumer now and then."""
+    await talk.create("COUNTED")
+    await talk.lead("COUNTED", talk.made.servers[(await talk.do_meta_leader() + 1) % 3].name)
+    for number in range(30):
+        body = {"stream_name": "COUNTED", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+        for request, asked, wanted in (("DURABLE.CREATE", body, 1), ("DELETE", None, 0)):
+            answer = await talk.ask(f"CONSUMER.{request}.COUNTED.c", asked, server=number % 3)
+            assert "error" not in answer, answer
+            info = await talk.info("COUNTED", server=number // 3 % 3)
+            assert kind == "official" or info["state"]["consumer_count"] == wanted
+
+
 async def test_direct_gets_are_answered_by_every_replica(talk: ClusterTalk) -> None:
     await talk.create("DIRECT", allow_direct=True)
     client = await talk.client(0)

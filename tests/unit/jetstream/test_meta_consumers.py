@@ -187,12 +187,25 @@ def test_a_consumer_that_expired_long_ago_does_not_take_its_successor_along() ->
     group = group_with()
     group.consume("S", "c", durable_name="c")
     old = group.consumer("S", "c").incarnation
-    assert is_answered(group.apply(commands.DeleteConsumer("$G", "S", "c", ticket=TICKET)))
+    group.apply(commands.DeleteConsumer("$G", "S", "c"))
     group.consume("S", "c", durable_name="c")
     assert group.apply(commands.DeleteConsumer("$G", "S", "c", old)) == []
     assert group.consumer("S", "c").incarnation > old
     assert group.apply(commands.DeleteConsumer("$G", "T", "c", old)) == []
     assert error_of(group.apply(commands.DeleteConsumer("$G", "S", "d", ticket=TICKET))) == 10014
+
+
+def test_the_leader_of_the_stream_answers_for_a_deleted_consumer_unless_there_can_be_none() -> None:
+    group = group_with()
+    for name in ("c", "d"):
+        group.consume("S", name, durable_name=name)
+    [removed] = group.apply(commands.DeleteConsumer("$G", "S", "c", ticket=TICKET))
+    assert isinstance(removed, ConsumerEffect)
+    assert (removed.action, removed.ticket) == (AssetAction.REMOVED, TICKET)
+    group.see(*group.stream("S").group.peers[:2], online=False)
+    effects = group.apply(commands.DeleteConsumer("$G", "S", "d", ticket=TICKET))
+    assert is_answered(effects)
+    assert [one.ticket for one in effects if isinstance(one, ConsumerEffect)] == [b""]
 
 
 def test_the_consumers_of_a_deleted_stream_are_gone() -> None:

@@ -28,6 +28,7 @@ from penstock.protocol.api import (
     StreamCancelMoveResponse,
     StreamCreateResponse,
     StreamUpdateResponse,
+    SuccessResponse,
 )
 from penstock.server.replicated import asset_duties, waiting_tickets
 from penstock.server.replicated.asset_duties import AGAIN_NS, AssetDuties
@@ -403,6 +404,62 @@ def test_a_deleted_consumer_is_dropped_from_its_group(it: DutiesOfA) -> None:
     it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c")))
     it.settle()
     assert (it.consumers(), it.meta.submitted) == (["d"], [])
+
+
+def test_a_request_to_delete_a_consumer_is_answered_when_its_group_has_dropped_it(it: DutiesOfA) -> None:
+    """A stream info after that does not count it."""
+    it.create()
+    it.consume("c")
+    it.settle()
+    it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c", ticket=ticket("CONSUMER.DELETE"))))
+    it.duties.tick()
+    assert (it.consumers(), it.answers) == (["c"], [])
+    it.settle()
+    assert it.consumers() == []
+    [(reply, answer)] = it.answers
+    assert isinstance(answer, SuccessResponse)
+    assert (reply, answer.success, answer.type.rpartition(".")[2]) == (b"r", True, "consumer_delete_response")
+
+
+def test_the_next_leader_answers_for_a_consumer_that_the_one_before_has_dropped(it: DutiesOfA) -> None:
+    group = it.create()
+    it.consume("c")
+    it.settle()
+    group.follow(None)
+    it.change(group)
+    it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c", ticket=ticket("CONSUMER.DELETE"))))
+    it.engine.consumers.delete(it.replica().stream.consumers["c"], sync=False)
+    it.settle()
+    assert it.consumers() == []
+    group.serve("a.d", "b.d", "c.d")
+    it.change(group)
+    it.settle()
+    assert [reply for reply, _ in it.answers] == [b"r"]
+
+
+def test_a_consumer_that_is_deleted_and_created_again_at_once_answers_both_requests(it: DutiesOfA) -> None:
+    it.create()
+    it.consume("c")
+    it.settle()
+    it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c", ticket=ticket("CONSUMER.DELETE", b"1"))))
+    it.consume("c", data=ticket("CONSUMER.CREATE", b"2"))
+    it.settle()
+    assert it.consumers() == ["c"]
+    assert [(reply, type(answer)) for reply, answer in it.answers] == [
+        (b"1", SuccessResponse), (b"2", ConsumerCreateResponse),
+    ]  # fmt: skip
+
+
+def test_an_offline_consumer_is_deleted_too(it: DutiesOfA) -> None:
+    it.create()
+    it.consume("c")
+    it.settle()
+    stream = it.replica().stream
+    stream.consumers.pop("c").abandon()
+    it.engine.containment.leave_out(stream, "c", "its state cannot be read")
+    it.hear(it.cluster.apply(DeleteConsumer(ACCOUNT, "S", "c", ticket=ticket("CONSUMER.DELETE"))))
+    it.settle()
+    assert (it.consumers(), stream.offline, len(it.answers)) == ([], {}, 1)
 
 
 def test_a_consumer_that_was_created_again_is_another_one(it: DutiesOfA) -> None:

@@ -159,10 +159,13 @@ def _check_queue(
 def _check_quorum(tables: MetaTables, stream: StreamAssignment) -> None:
     """The group must be able to commit the consumer. (The official server asks for a majority of the
     consumer's own group.)"""
-    members = stream.group.peers
-    online = sum(tables.is_online(peer) for peer in members)
-    if 2 * online <= len(members):
+    if not _has_quorum(tables, stream):
         raise codes.INSUFFICIENT_RESOURCES.exception()
+
+
+def _has_quorum(tables: MetaTables, stream: StreamAssignment) -> bool:
+    members = stream.group.peers
+    return 2 * sum(tables.is_online(peer) for peer in members) > len(members)
 
 
 def pause_consumer(tables: MetaTables, command: PauseConsumer) -> Outcome:
@@ -186,7 +189,13 @@ def delete_consumer(tables: MetaTables, command: DeleteConsumer) -> Outcome:
     if command.incarnation not in (0, present.incarnation):
         return MetaChanges(), []
     changes = MetaChanges(dropped_consumers=[(present.account, present.stream, present.name)])
-    changes, effects = _outcome(present, AssetAction.REMOVED, b"", changes)
+    # The leader of the stream answers when it has dropped the consumer: a stream info after that does not
+    # count it. Without one there is nothing to wait for.
+    is_dropped_first = command.failed is None and _has_quorum(
+        tables, tables.stream(command.account, command.stream)
+    )
+    ticket = command.ticket if is_dropped_first else b""
+    changes, effects = _outcome(present, AssetAction.REMOVED, ticket, changes)
     if command.failed is not None:
         return changes, [*effects, Refused(command.ticket, command.failed)]
-    return changes, [*effects, Answered(command.ticket)]
+    return changes, effects if is_dropped_first else [*effects, Answered(command.ticket)]

@@ -61,7 +61,8 @@ class StreamEffect(Struct, frozen=True):
 
 
 class ConsumerEffect(Struct, frozen=True):
-    """A consumer changed. Tickets as for streams."""
+    """A consumer changed. The leader of its stream answers the ticket, if there is one, also when it is
+    removed."""
 
     action: AssetAction
     account: str

@@ -15,6 +15,7 @@ of the others: a stream may have many thousands, each created and dropped within
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +37,7 @@ from penstock.protocol.api import (
     StreamCreateResponse,
     StreamUpdateResponse,
 )
-from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket
+from penstock.server.replicated.request_tickets import RequestTicket, decode_ticket, success_of
 from penstock.server.replicated.waiting_tickets import TICKET_NS, WaitingTicket, WaitingTickets
 
 if TYPE_CHECKING:
@@ -175,8 +176,7 @@ class AssetDuties:
         key = (effect.account, effect.stream)
         if not self._is_host(key):
             return
-        if effect.action is not AssetAction.REMOVED:
-            self._expect(key, effect.ticket, effect.action, effect.consumer, effect.incarnation)
+        self._expect(key, effect.ticket, effect.action, effect.consumer, effect.incarnation)
         self._look_at_consumer(key, effect.consumer)
 
     def consumer_dropped(self, key: Key, consumer: str) -> None:
@@ -305,7 +305,11 @@ class AssetDuties:
             if replica.stream.config != assignment.config:
                 yield from engine.registry.follow(replica.stream, assignment.config)
                 continue
-            names = duties.take(self._meta.tables.consumers(*key), replica.standby.by_name)
+            assigned: Iterable[str] = self._meta.tables.consumers(*key)
+            tickets = self._tickets.get(key)
+            if tickets is not None:  # those that wait for a removal, too
+                assigned = itertools.chain(assigned, tickets.consumers)
+            names = duties.take(assigned, replica.standby.by_name)
             self._answer_about_stream(key, engine, replica)
             place = _Place(key, engine, replica, duties)
             yield from side_by_side((self._see_to(place, name) for name in names), AT_ONCE)
@@ -316,12 +320,17 @@ class AssetDuties:
         while True:
             assigned = self._meta.tables.consumers(*key).get(name)
             standby = replica.standby.by_name.get(name)
+            if standby is None:
+                self._answer_about_removed(key, name, replica)
             match consumer_difference(assigned, standby.meta if standby is not None else None):
                 case ConsumerDifference.TO_DROP:
                     present = replica.stream.consumers.get(name)
-                    if present is None:
+                    if present is not None:
+                        engine.consumers.delete(present, sync=False)
+                    elif name in replica.stream.offline:
+                        engine.consumers.delete_offline(replica.stream, name, sync=False)
+                    else:
                         return
-                    engine.consumers.delete(present, sync=False)
                     yield from _committed(replica)
                 case ConsumerDifference.NONE:
                     if assigned is None:
@@ -368,9 +377,9 @@ class AssetDuties:
     # --- answers --------------------------------------------------------------------------------
 
     def _taken(
-        self, key: Key, consumer: str, incarnation: int, action: AssetAction | None = None
+        self, key: Key, consumer: str, incarnation: int | None, action: AssetAction | None = None
     ) -> list[WaitingTicket]:
-        """Removes and returns the requests that wait for an asset. action: only of this kind."""
+        """Removes and returns the requests that wait for an asset; see WaitingTickets.take()."""
         tickets = self._tickets.get(key)
         return tickets.take(consumer, incarnation, action) if tickets is not None else []
 
@@ -389,6 +398,11 @@ class AssetDuties:
                 case _:
                     response = StreamUpdateResponse(**fields)
             replica.commands.when_confirmed(_call(self._answer, one.ticket, response))
+
+    def _answer_about_removed(self, key: Key, name: str, replica: ReplicatedStream) -> None:
+        """The group has no consumer of this name: those that were removed are gone."""
+        for waiting in self._taken(key, name, None, AssetAction.REMOVED):
+            replica.commands.when_confirmed(_call(self._answer, waiting.ticket, success_of(waiting.ticket)))
 
     def _answer_about_consumer(self, place: _Place, one: ConsumerAssignment) -> None:
         key, engine, replica, _ = place

@@ -84,6 +84,7 @@ from penstock.server.replicated.request_tickets import (
     RequestTicket,
     SeenRequests,
     passed_request,
+    success_of,
     ticket_of,
 )
 
@@ -509,8 +510,7 @@ class ClusterApi(ApiService):
 
     def confirm_success(self, ticket: RequestTicket) -> None:
         """The command of a ticket succeeded, and there is nothing to show."""
-        kind = TYPE_PREFIX + ENDPOINTS[ticket.verbs].response
-        self.answer(ticket, SuccessResponse(type=kind, success=True))
+        self.answer(ticket, success_of(ticket))
 
     # --- what the meta leader does ----------------------------------------------------------------
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import msgspec
 
 from penstock.jetstream.api.api_table import ApiRequest
+from penstock.jetstream.api.service import ENDPOINTS
 from penstock.jetstream.meta.meta_commands import TICKET_MAX
+from penstock.protocol.api import TYPE_PREFIX, SuccessResponse
 
 SEEN_MAX = 10_000
 _REQUEST_MAX = TICKET_MAX - 4096  # of the request's payload; audit advisories show no more
@@ -35,6 +37,11 @@ class RequestTicket(msgspec.Struct, frozen=True, array_like=True):
     def request(self) -> ApiRequest:
         """The request, for its answer."""
         return ApiRequest(self.subject, list(self.args), self.reply, b"", self.payload, None)
+
+
+def success_of(ticket: RequestTicket) -> SuccessResponse:
+    """The response to a request of the account's API that succeeded and has nothing to show."""
+    return SuccessResponse(type=TYPE_PREFIX + ENDPOINTS[ticket.verbs].response, success=True)
 
 
 class PassedRequest(msgspec.Struct, frozen=True, array_like=True):

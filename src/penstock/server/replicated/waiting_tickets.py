@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -47,12 +48,21 @@ class WaitingTickets:
             self._all[number] = one
             self._about.setdefault(one.consumer, {})[number] = one
 
-    def take(self, consumer: str, incarnation: int, action: AssetAction | None = None) -> list[WaitingTicket]:
-        """Removes and returns the requests about one asset. action: only of this kind."""
+    @property
+    def consumers(self) -> Iterator[str]:
+        """Consumers that requests wait for."""
+        return (one for one in self._about if one)
+
+    def take(
+        self, consumer: str, incarnation: int | None, action: AssetAction | None = None
+    ) -> list[WaitingTicket]:
+        """Removes and returns the requests about one asset. incarnation: None for every one. action: only of
+        this kind; None for those that want it to be there."""
         found = {
             number: one
             for number, one in self._about.get(consumer, {}).items()
-            if one.incarnation == incarnation and action in (None, one.action)
+            if incarnation in (None, one.incarnation)
+            and (one.action is action if action is not None else one.action is not AssetAction.REMOVED)
         }
         for number, one in found.items():
             self._remove(number, one)
