@@ -51,11 +51,13 @@ def replicated_cluster(
     servers: int = 3,
     command: Sequence[str] = (),
     network: NamespaceNetwork | None = None,
+    config: Callable[[int], str] | None = None,
 ) -> Iterator[SyncProcessCluster]:
     """Ready servers called a, b, c, ... with a system account; the first three have tags. command: starts a
-    server, instead of the usual one of this kind. network: their hosts, instead of this one."""
+    server, instead of the usual one of this kind. network: their hosts, instead of this one. config: of the
+    server of a number, instead of tags and accounts."""
     names = "abcdefghi"[:servers]
-    options: dict[str, Any] = {"config": _config, "names": names, "directory": directory}
+    options: dict[str, Any] = {"config": config or _config, "names": names, "directory": directory}
     options |= {"command": command or command_of(kind), "jetstream": jetstream or True}
     if network is not None:
         made = SyncProcessCluster(NamespaceCluster(servers, network, **options))

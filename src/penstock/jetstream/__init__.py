@@ -18,7 +18,8 @@ the two state machines that these steps drive.
     commit.py              writes, syncs and retries; `sync: always`: one sync for all publishes meanwhile
     deferrals.py           what waits until a sync or a roll-up is done
     containment.py         unexpected exceptions: takes one stream or consumer offline
-    capacity.py, tiers.py  storage use and limits of the account
+    capacity.py, tiers.py, cluster_use.py
+                           storage use and limits of the account
     limits.py              bounds of configurations, and `EngineConfig`
     stream_config.py       checks and defaults of stream configurations
     commands.py            what changes a stream, as values with a binary encoding

@@ -3,13 +3,18 @@
 Some limits belong to the account, others to the server and are shared by all its accounts, whose use is
 queried each time. Bytes are those of each stream's last note(); reserved bytes are the configured
 `max_bytes`; a restore in progress counts as used.
+
+In a cluster the limits of an account hold for its streams on all servers (cluster_use.py), those of a server
+for what is on it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from penstock.jetstream.cluster_use import ClusterUse, kind_of
 from penstock.jetstream.commands import Admit, LimitBatches, LimitRollups
 from penstock.jetstream.inflight import Inflight
 from penstock.jetstream.limits import (
@@ -22,9 +27,9 @@ from penstock.jetstream.limits import (
 from penstock.jetstream.stream.rollups import Allowance
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.stream_table import StreamTable
-from penstock.jetstream.tiers import flat, tiered
+from penstock.jetstream.tiers import NONE, flat, tiered
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import AccountInfo, ApiStats, ApiStreamConfig, StorageType
+from penstock.protocol.api import AccountInfo, AccountTier, ApiError, ApiStats, ApiStreamConfig, StorageType
 
 
 class HasCapacity(Protocol):
@@ -42,6 +47,8 @@ class Capacity:
     at once. restoring: returns the bytes of incomplete streams of a storage. api_stats: shown in infos.
     accounts: a live view of the server's accounts, whose use counts against the server's limits; this one is
     among them once it is open.
+
+    cluster_use: what the account uses in the cluster.
     """
 
     def __init__(
@@ -61,6 +68,7 @@ class Capacity:
         self._allowance = allowance
         self._restoring = restoring
         self._api_stats = api_stats
+        self.cluster_use = ClusterUse()
         self._used = dict.fromkeys(StorageType, 0)
         self._accounted: dict[StreamReplica, int] = {}  # each stream's part of it
         self.configure(config)
@@ -82,10 +90,13 @@ class Capacity:
         size = stream.log.bytes
         self._used[stream.config.storage] += size - self._accounted.get(stream, 0)
         self._accounted[stream] = size
+        if stream.group is not None:
+            self.cluster_use.note(stream, size)
 
     def forget(self, stream: StreamReplica) -> None:
         """Removes a deleted stream from the account's use."""
         self._used[stream.config.storage] -= self._accounted.pop(stream, 0)
+        self.cluster_use.end_leading(stream)
 
     def used(self, storage: StorageType) -> int:
         """Bytes in all streams of this storage, as of each stream's last note()."""
@@ -139,15 +150,35 @@ class Capacity:
             domain=self._config.domain,
             api=self._api_stats,
         )
-        return tiered(info, self._config.tiers) if self._config.tiers else info
+        return tiered(info, self._config.tiers, self._tiers()) if self._config.tiers else info
+
+    def _tiers(self) -> dict[str, AccountTier]:
+        """The use of each tier on this server."""
+        tiers: dict[str, Counter[str]] = {}
+        for stream in self._streams.values():
+            storage, replicas = kind_of(stream)
+            kind = "memory" if storage is StorageType.MEMORY else "storage"
+            tiers.setdefault(f"R{replicas}", Counter()).update(
+                {
+                    "streams": 1,
+                    "consumers": len(stream.consumers),
+                    kind: self._accounted.get(stream, 0),
+                    f"reserved_{kind}": max(0, stream.config.max_bytes),
+                }
+            )
+        return {name: AccountTier(limits=NONE, **used) for name, used in tiers.items()}
 
     # --- what is allowed -----------------------------------------------------------------------
 
     def has_room(self, storage: StorageType, size: int) -> bool:
         """Whether `size` more bytes of this storage fit. Restores in progress count as used."""
-        used = self._used[storage] + self._restoring(storage) + size
-        own, limit = self._limits[storage]
-        return not (0 <= own < used or 0 <= limit < used + self._used_elsewhere(storage))
+        here = self._restoring(storage) + size
+        used, (own, limit) = self._used[storage] + here, self._limits[storage]
+        of_account = used
+        if self._config.is_clustered:
+            of_account = self.cluster_use.total(storage) + here
+            own = own if not self._config.tiers else -1  # its tier is known when it is complete
+        return not (0 <= own < of_account or 0 <= limit < used + self._used_elsewhere(storage))
 
     def admit(self, stream: StreamReplica) -> None:
         """Sets what the stream may store now: whether it rejects publishes, the size up to which it may
@@ -158,11 +189,14 @@ class Capacity:
         """
         storage = stream.config.storage
         own, limit = self._limits[storage]
-        used = self._used[storage]
-        bytes_end = None if own < 0 else self._accounted.get(stream, 0) + own - used
-        refusal = stream.durability.failure or self._no_tier
+        used, size = self._used[storage], self._accounted.get(stream, 0)
+        others, copies, no_tier = used - size, 1, self._no_tier
+        if stream.group is not None:
+            own, others, copies, no_tier = self._in_cluster(stream)
+        bytes_end = None if own < 0 else (own - others) // copies
+        refusal = stream.durability.failure or no_tier
         if refusal is None:
-            if 0 <= own <= used:
+            if 0 <= own <= others + copies * size:
                 refusal = codes.ACCOUNT_RESOURCES_EXCEEDED
             elif 0 <= limit <= used + self._used_elsewhere(storage):
                 refusal = codes.INSUFFICIENT_RESOURCES
@@ -180,6 +214,22 @@ class Capacity:
                 stream.apply(limits, stream.now)
         if stream.rollups.left != self._allowance.left:
             stream.apply(LimitRollups(self._allowance.left), stream.now)
+
+    def _in_cluster(self, stream: StreamReplica) -> tuple[int, int, int, ApiError | None]:
+        """For a stream that this server leads: the account's limit, what its other streams use of it, how
+        many times a byte of this one counts, and why it may store nothing."""
+        config, kind, use = self._config, kind_of(stream), self.cluster_use
+        storage, replicas = kind
+        if not config.tiers:
+            own = self._limits[storage][0]
+            if own < 0:
+                return own, 0, 1, None
+            return own, max(0, use.total(storage) - replicas * use.part_of(stream)), replicas, None
+        tier = config.tiers.get(f"R{replicas}")
+        if tier is None:
+            return -1, 0, 1, codes.NO_LIMITS
+        own = tier.max_memory if storage is StorageType.MEMORY else tier.max_storage
+        return own, max(0, use.of_kind(kind) - use.part_of(stream)), 1, None
 
     def check(self, config: ApiStreamConfig, present: StreamReplica | None) -> None:
         """Checks the limits for a new stream, or for an update of `present`.

@@ -328,6 +328,7 @@ class ReplicatedStream:
             one.begin_leading()
         ports.follow_origins(stream)
         ports.reviews.begin(stream)  # the old leader's last removals may be lost
+        ports.capacity.cluster_use.begin_leading(stream, ports.clock())
         ports.capacity.admit(stream)
         ports.pending.touch_stream(stream)
         for batch in self.take_held():
@@ -356,6 +357,7 @@ class ReplicatedStream:
         self._begun.clear()
         self._hold(unproposed)
         stream.effects.leave(ports.index)
+        ports.capacity.cluster_use.end_leading(stream)
         ports.deferrals.drop(stream)
         ports.pending.deadlines.set(stream, None)
 

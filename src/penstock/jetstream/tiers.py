@@ -1,7 +1,7 @@
 """Limits of an account as its info shows them: one set, or one per tier of replicas.
 
-A tier is named by a stream's replicas (`R1`, `R3`). All streams of a standalone server have one replica, so
-all use belongs to tier R1, even where the account no longer has limits for it.
+A tier is named by a stream's replicas (`R1`, `R3`); use belongs to it even where the account no longer has
+limits for it. All streams of a standalone server have one replica.
 
 The official server omits an unused tier once the account lost another one; this one does not.
 """
@@ -9,11 +9,14 @@ The official server omits an unused tier once the account lost another one; this
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from msgspec import structs
 
-from penstock.jetstream.limits import OWN_TIER, EngineConfig
+from penstock.jetstream.limits import EngineConfig
 from penstock.protocol.api import AccountInfo, AccountLimits, AccountTier
+
+Info = TypeVar("Info", bound=AccountInfo)
 
 NONE = AccountLimits(
     max_memory=0,
@@ -40,17 +43,12 @@ def flat(config: EngineConfig) -> AccountLimits:
     )
 
 
-def tiered(info: AccountInfo, limits: Mapping[str, AccountLimits]) -> AccountInfo:
-    """The info of an account with tiers: use and limits by tier, and no others."""
-    tiers = {name: AccountTier(limits=limit) for name, limit in limits.items()}
-    if info.streams or OWN_TIER in limits:
-        tiers[OWN_TIER] = AccountTier(
-            memory=info.memory,
-            storage=info.storage,
-            reserved_memory=info.reserved_memory,
-            reserved_storage=info.reserved_storage,
-            streams=info.streams,
-            consumers=info.consumers,
-            limits=limits.get(OWN_TIER, NONE),
-        )
+def tiered(info: Info, limits: Mapping[str, AccountLimits], uses: Mapping[str, AccountTier]) -> Info:
+    """The info of an account with tiers: use and limits by tier, and no others. uses: of tiers that have
+    streams."""
+    none = AccountTier(limits=NONE)
+    tiers = {
+        name: structs.replace(uses.get(name, none), limits=limits.get(name, NONE))
+        for name in sorted({*limits, *uses})
+    }
     return structs.replace(info, limits=NONE, tiers=tiers)

@@ -77,6 +77,7 @@ from penstock.protocol.api import (
 )
 from penstock.protocol.status import MESSAGE_NOT_FOUND
 from penstock.protocol.subjects import overlaps
+from penstock.server.replicated.account_infos import account_info
 from penstock.server.replicated.confirmed_requests import ConfirmedRequests
 from penstock.server.replicated.deferred_requests import ELECTION_NS, Confirmation
 from penstock.server.replicated.request_tickets import (
@@ -522,14 +523,9 @@ class ClusterApi(ApiService):
         return self._cluster.origin(self._engine, ticket_of(self._account, verbs, request))
 
     def _account_info(self, request: ApiRequest) -> AccountInfoResponse:
-        present = self._engine.capacity.info()
+        usage = self._cluster.usage(self._account)
         assets = self._cluster.tables.assets(self._account)
-        memory, storage = self._cluster.usage(self._account)
-        consumers = sum(len(one) for one in assets.consumers.values())
-        fields = structs.asdict(present) | {
-            "streams": len(assets.streams), "consumers": consumers, "memory": memory, "storage": storage,
-        }  # fmt: skip
-        return AccountInfoResponse(**fields)
+        return account_info(self._engine.capacity, self._engine.config, assets, usage)
 
     def _create_stream(self, request: ApiRequest) -> None:
         body = config_request(request)

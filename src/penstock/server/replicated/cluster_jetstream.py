@@ -284,8 +284,8 @@ class ClusterJetStream:
         assert self.adoption is not None
         assert self.restores is not None
         steps = (
-            self.watch.tick, self.members.tick, self.adoption.tick, self.supervisor.tick, self.duties.tick,
-            self.restores.tick, self.meta.tick,
+            self.watch.tick, self._tell_use, self.members.tick, self.adoption.tick, self.supervisor.tick,
+            self.duties.tick, self.restores.tick, self.meta.tick,
         )  # fmt: skip
         for step in steps:
             faults.contain(step, self._failed)
@@ -293,6 +293,15 @@ class ClusterJetStream:
             self._serve_reads()
         if self._effects or self.supervisor.has_work or self.duties.has_work:
             self._loop.call_soon(self._schedule)
+
+    def _tell_use(self) -> None:
+        """Engines hear what their accounts use on other servers."""
+        assert self.watch is not None
+        if not self.watch.take_changed():
+            return
+        others = self.watch.others
+        for account, engine in self._engines().items():
+            engine.capacity.cluster_use.reported(row for one in others for row in one.led.get(account, ()))
 
     def _failed(self, error: Exception, *about: object) -> None:
         what = type(about[0]).__name__ if about else "JetStream of the cluster"
@@ -683,13 +692,17 @@ class ClusterJetStream:
         options, node = self._context.options, self._replication.node
         peers, replicating = self._count_peers()
         accounts: dict[str, tuple[int, int]] = {}
-        service = self._service
+        led: dict[str, list[tuple[int, int, int]]] = {}
+        service, now = self._service, self._context.clock()
         if service is not None:
             for name, engine in service.running.items():
                 capacity = engine.capacity
                 memory, storage = capacity.used(StorageType.MEMORY), capacity.used(StorageType.FILE)
                 if memory or storage:
                     accounts[name] = (memory, storage)
+                rows = capacity.cluster_use.report(now)
+                if rows:
+                    led[name] = rows
         return Presence(
             name=self._context.server_name,
             peer=self.own_peer,
@@ -711,4 +724,5 @@ class ClusterJetStream:
             used_memory=sum(memory for memory, _ in accounts.values()),
             used_storage=sum(storage for _, storage in accounts.values()),
             accounts=accounts,
+            led=led,
         )

@@ -26,7 +26,8 @@ class Presence(Struct, frozen=True, kw_only=True):
     member: its name in groups. routes: how many it has configured; peers: how many servers it has routes to;
     replicating: those among them with JetStream. founders: with whom it began the meta group; has_meta: it
     has one, begun or joined. max_*, used_*: bytes, -1 without a limit. accounts: bytes in memory and on disk
-    by account.
+    by account. led: by account, of the streams that the server leads: replicas, and bytes of one replica in
+    memory and on disk.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Presence(Struct, frozen=True, kw_only=True):
     used_memory: int = 0
     used_storage: int = 0
     accounts: dict[str, tuple[int, int]] = {}
+    led: dict[str, list[tuple[int, int, int]]] = {}
 
 
 class Begin(Struct, frozen=True):

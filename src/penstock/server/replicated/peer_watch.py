@@ -22,7 +22,10 @@ REPEAT_NS = 5_000_000_000
 LOOK_NS = 100_000_000
 CHANGED_NS = 200_000_000  # at most so often, when only figures changed
 PRESENCES_MAX = 1000
-_FIGURES = {"used_memory": 0, "used_storage": 0, "accounts": {}, "applied": 0, "peers": 0, "replicating": 0}
+_FIGURES = {
+    "used_memory": 0, "used_storage": 0, "accounts": {}, "led": {},
+    "applied": 0, "peers": 0, "replicating": 0,
+}  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Presence)
@@ -54,6 +57,7 @@ class PeerWatch:
         self._told_at = self._looked_at = 0
         self._told_to: frozenset[str] = frozenset()
         self._changed_at = monotonic()
+        self._is_different = False
         self._subscription: SinkSubscription = account.subscribe_service(f"{SUBJECT}*".encode(), self._heard)
 
     @property
@@ -61,6 +65,11 @@ class PeerWatch:
         """The servers that are present, without this one."""
         linked = set(self._linked())
         return [one for member, one in self._by_member.items() if member in linked]
+
+    def take_changed(self) -> bool:
+        """Whether `others` may be different since the last call."""
+        is_different, self._is_different = self._is_different, False
+        return is_different
 
     def find(self, member: str) -> Presence | None:
         """What a server said last, whether it is present or not."""
@@ -80,6 +89,7 @@ class PeerWatch:
         own = self._own()
         if linked != self._told_to:
             self._changed_at = now
+            self._is_different = True
         elif self._told is not None and now - self._told_at < REPEAT_NS:
             if own == self._told:
                 return
@@ -108,6 +118,7 @@ class PeerWatch:
             self._changed_at = self._monotonic()
             self._told = None  # it is new here, so this server is new there
         self._by_member[heard.member] = heard
+        self._is_different = True
 
 
 def _without_figures(one: Presence) -> Presence:

@@ -1,0 +1,78 @@
+"""Limits of accounts in a cluster hold for all servers together: on penstock and the official server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.testing import SyncProcessCluster
+from tests.support.nats_servers import KINDS
+from tests.support.rawnats import RawNats
+from tests.support.replicated_clusters import replicated_cluster
+
+pytestmark = pytest.mark.feature("security.account-limits")
+
+MESSAGE = 100_000
+LIMIT = 3_000_000  # ten messages with three replicas, but for what each has besides
+SOFT_S = 1.5  # until a server knows what others report
+
+FLAT = f"""
+accounts {{
+    $SYS {{ users: [{{user: sys, password: sys}}] }}
+    APP {{ jetstream: {{max_file: {LIMIT}, max_mem: {LIMIT}}}, users: [{{user: app, password: app}}] }}
+}}
+no_auth_user: app
+"""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def flat(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SyncProcessCluster]:
+    directory = tmp_path_factory.mktemp("flat")
+    with replicated_cluster(request.param, directory, config=lambda _: FLAT) as made:
+        yield made
+
+
+def port_of(made: SyncProcessCluster, server: int) -> int:
+    return int(made.servers[server].url.rpartition(":")[2])
+
+
+def create(client: RawNats, name: str, **fields: Any) -> int:
+    body = {"name": name, "subjects": [f"{name}.>"], **fields}
+    return code_of(client.request(f"$JS.API.STREAM.CREATE.{name}", body))
+
+
+def code_of(answer: dict[str, Any]) -> int:
+    code: int = answer.get("error", {}).get("err_code", 0)
+    return code
+
+
+def filled(client: RawNats, subject: str, most: int = 40) -> tuple[int, int]:
+    """Publishes until the account is full. Returns how many were stored, and the error's code."""
+    for number in range(most):
+        if number % 5 == 4:
+            time.sleep(SOFT_S)  # what other servers store is reported in real time
+        code = code_of(client.request(subject, "x" * MESSAGE))
+        if code:
+            return number, code
+    return most, 0
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+def test_an_account_without_tiers_pays_for_each_replica(flat: SyncProcessCluster, storage: str) -> None:
+    client = RawNats(port_of(flat, 0))
+    assert create(client, "S", num_replicas=3, storage=storage) == 0
+    stored, code = filled(client, "S.a")
+    assert (code, 7 <= stored <= 9) == (10002, True), stored
+    assert create(client, "T", num_replicas=1, storage=storage) == 0
+    refused = filled(client, "T.a")
+    assert refused[1] == 10002 and refused[0] <= 5, "the rest is no room for three replicas, but for one"
+    client.request("$JS.API.STREAM.PURGE.S", {})
+    time.sleep(SOFT_S)
+    assert code_of(client.request("T.a", "x" * MESSAGE)) == 0
+    for name in "ST":
+        client.request(f"$JS.API.STREAM.DELETE.{name}", {})
