@@ -104,6 +104,7 @@ class AccountRegistry(Mapping[str, Account]):
         """
         account = self._by_name.get(name)
         if account is None and self.operators is not None:
+            self.operators.expect(name)
             return self.open(name)
         return account
 

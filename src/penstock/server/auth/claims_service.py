@@ -120,6 +120,7 @@ class ClaimsService:
             operators.update(account, token)
             return _UPDATED[self._kind]
         operators.resolver.store(account, token, self._context.clock())
+        operators.token_stored(account)
         if account in operators.known:
             try:
                 operators.update(account, token)

@@ -140,6 +140,7 @@ class Operators:
         for account, token in options.resolver_preload:
             self.resolver.store(account, token, context.clock())
         self.known: dict[str, KnownAccount] = {}
+        self._expected: set[str] = set()  # accounts of other servers, whose tokens are wanted
 
     def start(self, stored: list[str]) -> None:
         """Looks up the system account, and the accounts with stored data.
@@ -260,6 +261,27 @@ class Operators:
         if known.options.imports or self._is_imported(name):
             self._accounts.share()
         return known
+
+    def expect(self, name: str) -> None:
+        """Another server has this account, or its streams are assigned to this one: JetStream of a cluster
+        answers an account's requests on servers where none of its clients is. So it is looked up soon, or
+        when its token comes."""
+        options = self._context.options
+        is_wanted = options.jetstream is not None and options.cluster is not None
+        if is_wanted and name not in self.known and name not in self._expected:
+            self._expected.add(name)
+            asyncio.get_running_loop().call_soon(self.token_stored, name)
+
+    def token_stored(self, name: str) -> None:
+        """The resolver may have a token of an account that it did not have before."""
+        if name not in self._expected:
+            return
+        try:
+            self.account(name)
+        except (Untrusted, ConfigError, MisuseError) as refused:
+            self._context.log.debug(f"Account [{name}], which another server has: {refused}")
+        else:
+            self._expected.discard(name)
 
     def _is_imported(self, name: str) -> bool:
         """Whether another account imports from this one."""

@@ -252,6 +252,8 @@ class ClusterJetStream:
         """The engine of an account. Raises ServerError when it has no JetStream on this server."""
         engine = self._service.engine(account) if self._service is not None else None
         if engine is None:
+            if self._accounts.operators is not None:
+                self._accounts.operators.expect(account)
             raise ServerError(f"account {account!r} has no JetStream on this server")
         return engine
 
