@@ -57,11 +57,14 @@ cdef class Target:
 
     cdef int refresh(self, SubscriptionIndex index) except -1:
         """Repeats the lookup of its subject if subscriptions changed since the last time."""
+        cdef MatchResult own
         if self.awaited and index.replies is not None:
-            self.match = index.replies.find_wanted(
+            own = index.replies.find_wanted(
                 PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject)
             )
-            return 0
+            if own is not None:
+                self.match = own
+                return 0
         if self.known and self.generation == index.generation:
             return 0
         self.match = index.lookup(PyBytes_AS_STRING(self.subject), <size_t>PyBytes_GET_SIZE(self.subject))

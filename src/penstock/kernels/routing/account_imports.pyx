@@ -29,7 +29,7 @@ from penstock.kernels.base.memory cimport array_new
 from penstock.kernels.wire.output cimport OutBuffer
 from penstock.kernels.wire.dispatch cimport ClientSink, SubjectMapper, Views, route_remote
 from penstock.kernels.ingest.batches cimport FastSubject, parse_subject
-from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard, token_end
+from penstock.kernels.routing.grammar cimport filter_matches, has_wildcard, starts_with, token_end
 from penstock.kernels.wire.sinks cimport SUBSCRIPTION_CLOSED, Message, Sink, SinkSubscription, is_closed
 from penstock.kernels.routing.subscription_index cimport AwaitedReplies, MatchResult, SubscriptionIndex
 
@@ -539,7 +539,10 @@ cdef class ReplyTable(AwaitedReplies):
         return None if sink is None else sink.match
 
     cdef MatchResult find_wanted(self, const char* subject, size_t n):
-        cdef ReplySink sink = self._waiting_for(subject, n)
+        cdef ReplySink sink
+        if not starts_with(subject, n, PyBytes_AS_STRING(self.prefix), <size_t>PyBytes_GET_SIZE(self.prefix)):
+            return None
+        sink = self._waiting_for(subject, n)
         if sink is None or not sink.has_interest():
             return NO_RECEIVERS
         return sink.match

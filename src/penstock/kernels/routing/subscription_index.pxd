@@ -50,7 +50,7 @@ cdef enum:
 cdef class AwaitedReplies:
     # The receiver of a reply, or None.
     cdef MatchResult find(self, const char* subject, size_t n)
-    # The same, never None, and empty when the requester has unsubscribed.
+    # The same; empty when the request is over or the requester has unsubscribed, None for a request of another server.
     cdef MatchResult find_wanted(self, const char* subject, size_t n)
     # A subscription to this filter has left the index: it may have been a requester's.
     cdef int unsubscribed(self, const char* f, size_t n) except -1

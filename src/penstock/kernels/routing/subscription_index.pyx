@@ -209,7 +209,7 @@ cdef class AwaitedReplies:
         return None
 
     cdef MatchResult find_wanted(self, const char* subject, size_t n):
-        return NO_RECEIVERS
+        return None
 
     cdef int unsubscribed(self, const char* f, size_t n) except -1:
         return 0
