@@ -6,7 +6,7 @@ import pytest
 
 from penstock.jetstream.meta.meta_effects import AssetAction
 from penstock.server.replicated import waiting_tickets
-from penstock.server.replicated.request_tickets import RequestTicket
+from penstock.server.replicated.request_tickets import TICKETS_MAX, RecentTickets, RequestTicket
 from penstock.server.replicated.waiting_tickets import WaitingTicket, WaitingTickets
 
 pytestmark = pytest.mark.feature("cluster.administration")
@@ -61,3 +61,22 @@ def test_no_more_wait_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replies(tickets.take("", 1)) == [b"1", b"2"]
     tickets.add(waiting(b"4"))
     assert len(tickets) == 1
+
+
+def test_only_the_last_tickets_are_recent() -> None:
+    recent = RecentTickets()
+    for number in range(TICKETS_MAX + 2):
+        recent.add(b"%d" % number)
+    recent.add(b"%d" % (TICKETS_MAX + 1))
+    assert [b"%d" % number in recent for number in (0, 1, 2, TICKETS_MAX + 1)] == [False, False, True, True]
+
+
+def test_a_removal_waits_for_a_consumer_of_any_incarnation_and_other_requests_do_not() -> None:
+    tickets = WaitingTickets()
+    decoded = RequestTicket("$G", "CONSUMER.DELETE", "s", (), b"r")
+    for number, action in enumerate((AssetAction.REMOVED, AssetAction.CREATED, AssetAction.REMOVED)):
+        tickets.add(WaitingTicket(decoded, action, "c", number, 0))
+    assert list(tickets.consumers) == ["c"]
+    assert [one.incarnation for one in tickets.take("c", 0)] == []
+    assert [one.incarnation for one in tickets.take("c", None, AssetAction.REMOVED)] == [0, 2]
+    assert [one.incarnation for one in tickets.take("c", 1)] == [1]

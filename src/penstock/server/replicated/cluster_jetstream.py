@@ -62,6 +62,7 @@ from penstock.server.replicated.meta_rescue import MetaRescue
 from penstock.server.replicated.peer_watch import PeerWatch
 from penstock.server.replicated.request_tickets import (
     PassedRequest,
+    RecentTickets,
     RequestTicket,
     decode_passed,
     decode_ticket,
@@ -116,6 +117,7 @@ class ClusterJetStream:
         self._service: JetStreamService | None = None
         self._replication: ReplicationService | None = None
         self._effects: list[tuple[MetaEffect, bool, bool]] = []
+        self._removals = RecentTickets()  # of requests to delete a consumer
         self._is_scheduled = False
         self._is_closed = False
         self._monotonic = time.monotonic_ns
@@ -365,7 +367,9 @@ class ClusterJetStream:
         assert self.duties is not None
         match effect:
             case Refused(ticket, error):
-                if is_own:
+                # Meta leaders that follow each other may serve the same request. The second one finds nothing
+                # to remove; the leader of the stream answers for the first one.
+                if is_own and ticket not in self._removals:
                     self._answer_encoded(ticket, error)
             case Answered(ticket):
                 if is_own:
@@ -376,6 +380,8 @@ class ClusterJetStream:
                 self.supervisor.stream_changed(effect)
                 self.duties.stream_changed(effect)
             case ConsumerEffect():
+                if effect.action is AssetAction.REMOVED and effect.ticket:
+                    self._removals.add(effect.ticket)
                 self.duties.consumer_changed(effect)
             case PeerEffect():
                 self._peer_changed(effect, leads)

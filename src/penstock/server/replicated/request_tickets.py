@@ -17,6 +17,7 @@ from penstock.jetstream.meta.meta_commands import TICKET_MAX
 from penstock.protocol.api import TYPE_PREFIX, SuccessResponse
 
 SEEN_MAX = 10_000
+TICKETS_MAX = 1000
 _REQUEST_MAX = TICKET_MAX - 4096  # of the request's payload; audit advisories show no more
 
 
@@ -73,6 +74,22 @@ class SeenRequests:
     def clear(self) -> None:
         """Forgets them."""
         self._keys.clear()
+
+
+class RecentTickets:
+    """The tickets of the last TICKETS_MAX commands of a kind."""
+
+    def __init__(self) -> None:
+        self._tickets: dict[bytes, None] = {}  # oldest first
+
+    def add(self, ticket: bytes) -> None:
+        """A command was applied."""
+        self._tickets[ticket] = None
+        if len(self._tickets) > TICKETS_MAX:
+            del self._tickets[next(iter(self._tickets))]
+
+    def __contains__(self, ticket: bytes) -> bool:
+        return ticket in self._tickets
 
 
 _encoder = msgspec.msgpack.Encoder()
