@@ -63,7 +63,7 @@ class Fuzzer:
         if len(data) < 2:
             return
         self.inputs += 1
-        answer = self.import_router(request(data[0] % KINDS, data[1:]))
+        answer = self.exchange(request(data[0] % KINDS, data[1:]))
         if self.raised.reported:
             raise AssertionError(f"answered {answer[:200]!r}: {self.raised.reported}")
         if answer.startswith(b"HTTP/1.1 5") and b'"status"' not in answer:
@@ -72,7 +72,7 @@ class Fuzzer:
             with urllib.request.urlopen(self.url + "/varz", timeout=ANSWER_S) as page:
                 page.read()
 
-    def import_router(self, sent: bytes) -> bytes:
+    def exchange(self, sent: bytes) -> bytes:
         """The answer to these bytes, after which the client sends no more.
 
         The client closes its side only when an answer has begun, or none comes: uvicorn drops the connection
