@@ -170,35 +170,32 @@ def reads_origins_from_the_start_after_a_change_of_leaders(patch: pytest.MonkeyP
     patch.setattr(SourceState, "begin_leading", wrong)
 
 
-def leaves_positions_of_sources_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
-    """A restored replica does not know what it has of its origins."""
+def _replace_in_checkpoints(
+    patch: pytest.MonkeyPatch, wrong: Callable[[replica_state.ReplicaState], dict[str, Any]]
+) -> None:
+    """Manifests have other values in the fields that wrong(manifest) names."""
     begin_state = replica_state._begin_state
 
-    def wrong(*args: Any) -> replica_state.ReplicaState:
-        return msgspec.structs.replace(begin_state(*args), sources=[])
+    def begin(*args: Any) -> replica_state.ReplicaState:
+        state = begin_state(*args)
+        return msgspec.structs.replace(state, **wrong(state))
 
-    patch.setattr(replica_state, "_begin_state", wrong)
+    patch.setattr(replica_state, "_begin_state", begin)
+
+
+def leaves_positions_of_sources_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """A restored replica does not know what it has of its origins."""
+    _replace_in_checkpoints(patch, lambda state: {"sources": []})
 
 
 def leaves_times_to_live_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
     """A restored replica knows of no message that expires before others."""
-    begin_state = replica_state._begin_state
-
-    def wrong(*args: Any) -> replica_state.ReplicaState:
-        state = begin_state(*args)
-        return msgspec.structs.replace(state, ttls=(state.ttls[0], [], [], [], []))
-
-    patch.setattr(replica_state, "_begin_state", wrong)
+    _replace_in_checkpoints(patch, lambda state: {"ttls": (state.ttls[0], [], [], [], [])})
 
 
 def leaves_schedules_out_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
     """A restored replica has the messages of schedules, and makes nothing of them."""
-    begin_state = replica_state._begin_state
-
-    def wrong(*args: Any) -> replica_state.ReplicaState:
-        return msgspec.structs.replace(begin_state(*args), schedules=[])
-
-    patch.setattr(replica_state, "_begin_state", wrong)
+    _replace_in_checkpoints(patch, lambda state: {"schedules": []})
 
 
 def looks_up_deadlines_while_an_expire_counts_as_in_flight(patch: pytest.MonkeyPatch) -> None:
