@@ -32,6 +32,7 @@ from penstock.client.publisher import Publisher
 from penstock.client.publishing import (
     NO_STREAM_RETRIES,
     NO_STREAM_RETRY_WAIT_S,
+    UNAVAILABLE_RETRY_WAIT_S,
     PublishOptions,
     encode_publish_headers,
     read_ack,
@@ -67,6 +68,7 @@ from penstock.protocol.api import (
     decode_response,
     encode,
 )
+from penstock.protocol.error_codes import CLUSTER_NOT_AVAIL
 from penstock.protocol.subjects import check_name
 
 if TYPE_CHECKING:
@@ -102,12 +104,27 @@ class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
         Use it for endpoints without a method. Returns the answer decoded as `kind`. timeout: seconds. Raises
         the JetStreamApiError in the answer, JetStreamNotEnabledError if there is no responder,
         RequestTimeoutError, DisconnectedError.
+
+        A cluster that is electing a leader answers 10008 (503, "temporarily unavailable") and has done
+        nothing: the request is sent again, a quarter of a second apart, until the timeout.
         """
-        subject = f"{self.prefix}.{endpoint}"
         limit = self.timeout if timeout is None else timeout
+        until = self.session.loop.time() + limit
+        while True:
+            left = max(until - self.session.loop.time(), 0.0)
+            try:
+                return await self.call_once(kind, endpoint, request, left)
+            except JetStreamApiError as error:
+                if error.err_code != CLUSTER_NOT_AVAIL.err_code or left <= UNAVAILABLE_RETRY_WAIT_S:
+                    raise
+            await self.session.pause(UNAVAILABLE_RETRY_WAIT_S)
+
+    async def call_once(self, kind: type[T], endpoint: str, request: object, timeout: float) -> T:
+        """Internal: like `call`, but the first answer counts."""
+        subject = f"{self.prefix}.{endpoint}"
         body = b"" if request is None else encode(request)
         try:
-            raw = await self.session.request(subject.encode(), b"", body, limit)
+            raw = await self.session.request(subject.encode(), b"", body, timeout)
         except NoRespondersError as error:
             text = "no response to JetStream requests: the server or this account has JetStream disabled"
             raise JetStreamNotEnabledError(503, 10039, text, request=subject) from error
@@ -128,7 +145,8 @@ class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
         """Publish to the stream that captures `subject` and return its pub ack: the message is stored.
 
         options: msg_id, expected_*, ttl, headers; see `PublishOptions`. Without a responder it retries twice,
-        a quarter of a second apart (ADR-22).
+        a quarter of a second apart (ADR-22), and then until the timeout if there is a stream for the subject:
+        the cluster is about to elect its leader.
 
         delay (seconds or timedelta), at: the stream stores the message under `subject` after that delay or at
         that time; a past time means now (ADR-51). The ack is that of the scheduled message, which
@@ -155,14 +173,18 @@ class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
         header = encode_publish_headers(options)
         body = encode_payload(payload)
         tries_left = NO_STREAM_RETRIES
+        until = session.loop.time() + limit
         while True:
             try:
                 raw = await session.request(encoded, header, body, limit)
             except NoRespondersError as error:
-                if not tries_left:
-                    await self._check_enabled()
+                if tries_left:
+                    tries_left -= 1
+                elif not (why := await self.why_leaderless(subject)):
                     raise NoStreamError(subject) from error
-                tries_left -= 1
+                elif session.loop.time() >= until:
+                    text = f"no ack for the publish on {subject!r}: {why}; it is not stored"
+                    raise PublishNotAckedError(text) from error
                 await session.pause(NO_STREAM_RETRY_WAIT_S)
             except (RequestTimeoutError, DisconnectedError) as error:
                 text = f"no ack for the publish on {subject!r}: {error}; it may be stored nevertheless"
@@ -190,8 +212,9 @@ class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
         acks have no stream sequence; see `FastPublisher`.
         """
         seconds = self.timeout if timeout is None else timeout
-        kind = FastPublisher if fast else Publisher
-        return kind(self.session, window=window, timeout=seconds)
+        if fast:
+            return FastPublisher(self.session, window=window, timeout=seconds)
+        return Publisher(self.session, window=window, timeout=seconds, why_leaderless=self.why_leaderless)
 
     async def publish_arrow(self, table: Any, subject: str | None = None, *, window: int = 4000) -> int:
         """Publish a message for each row of a table and return their number (extra `[arrow]`).
@@ -336,18 +359,23 @@ class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
             if not page.streams or len(names) >= page.total:
                 return names
 
-    async def _check_enabled(self) -> None:
-        """Raise JetStreamNotEnabledError if no server answers JetStream requests.
+    async def why_leaderless(self, subject: str) -> str:
+        """Internal: why a publish without a responder may be tried again: a stream takes its subject, and has
+        no leader at present. "" = none does, or it is not known: permission errors and timeouts.
 
-        A publish gets the same 503 whether the stream or all of JetStream is missing. Permission errors and
-        timeouts are inconclusive and ignored.
+        Raises JetStreamNotEnabledError if no server answers JetStream requests: a publish gets the same 503
+        whether the stream or all of JetStream is missing.
         """
+        request = StreamNamesRequest(subject=subject)
         try:
-            await self.account_info()
+            names = (await self.call_once(StreamNamesResponse, "STREAM.NAMES", request, self.timeout)).streams
         except JetStreamNotEnabledError:
             raise
-        except (JetStreamApiError, ClientError):
-            return
+        except JetStreamApiError as error:
+            return str(error) if error.code == CLUSTER_NOT_AVAIL.code else ""
+        except ClientError:
+            return ""
+        return f"stream {names[0]!r} has no leader at present" if names else ""
 
     async def account_info(self) -> AccountInfo:
         """JetStream usage and limits of the account."""
@@ -383,6 +411,10 @@ class JetStream(KeyValueManager, ObjectStoreManager, PushManager):
     async def delete_consumer(self, stream: str, name: str) -> None:
         """`Stream.delete_consumer` of the named stream."""
         await self._bare_stream(stream).delete_consumer(name)
+
+    async def drop_consumer(self, stream: str, name: str) -> None:
+        """Internal: `Stream.drop_consumer` of the named stream."""
+        await self._bare_stream(stream).drop_consumer(name)
 
 
 def _stream_config(config: StreamConfig | str | None, settings: dict[str, Any]) -> StreamConfig:

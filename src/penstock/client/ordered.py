@@ -15,7 +15,6 @@ itself dropped it. Rejected: push consumers with flow control (pull requests bou
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,6 @@ from penstock.errors import (
     JetStreamApiError,
     JetStreamError,
     MisuseError,
-    NotFoundError,
     RequestTimeoutError,
     StreamNotFoundError,
 )
@@ -161,9 +159,7 @@ class OrderedConsumer:
     async def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            # Best effort: the server deletes it after its inactive threshold.
-            with contextlib.suppress(NotFoundError, ClientError):
-                await consumer.delete()
+            await self._stream.drop_consumer(consumer.name)
 
     async def fetch(self, max_messages: int, *, expires: float = DEFAULT_FETCH_EXPIRES_S) -> list[JsMsg]:
         """Fetch up to max_messages messages within `expires` seconds, in order.

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -42,6 +42,7 @@ from penstock.client.tracing import with_context
 from penstock.errors import (
     ClientError,
     ConnectionClosedError,
+    JetStreamError,
     MisuseError,
     NoStreamError,
     PublishFailedError,
@@ -52,6 +53,9 @@ from penstock.protocol.api import PubAck
 if TYPE_CHECKING:
     from penstock.client.client_session import ClientSession
     from penstock.client.subscription import Subscription
+
+WhyLeaderless = Callable[[str], Awaitable[str]]
+"""See `JetStream.why_leaderless`."""
 
 # Failures kept for the error at the end; further ones are only counted.
 FAILURES_KEPT_MAX = 1000
@@ -184,8 +188,13 @@ class Publisher(PublishStats, ConnectionListener):
     acked, failed: completed publishes. pending: publishes in flight.
     """
 
-    def __init__(self, session: ClientSession, *, window: int, timeout: float) -> None:
+    def __init__(
+        self, session: ClientSession, *, window: int, timeout: float, why_leaderless: WhyLeaderless
+    ) -> None:
         super().__init__(session, window, timeout)
+        self._why_leaderless = why_leaderless
+        self._refused: list[bytes] = []  # publishes without a responder, after the tries of ADR-22
+        self._is_asking = False
         self._window = window
         self._limit = 0  # the window while the publisher is in use; 0 sends publish() to _wait_for_room()
         self._resume_at = window // 2  # waking the publisher once per half window costs least
@@ -268,11 +277,9 @@ class Publisher(PublishStats, ConnectionListener):
         if raw[3] is not None or b'"error"' in raw[4] or b'"stream"' not in raw[4]:
             subject = pending.subject_text
             if is_no_responders(raw):
-                if self._try_again(raw[1], pending):
-                    return
-                error = NoStreamError(subject)
-            else:
-                error = refusal_in(raw, subject)
+                self._try_again(raw[1], pending)
+                return
+            error = refusal_in(raw, subject)
         del waiting[raw[1]]
         if error is not None:
             self._fail(pending, error)
@@ -290,13 +297,53 @@ class Publisher(PublishStats, ConnectionListener):
             self._idle.set_result(None)
             self._idle = None
 
-    def _try_again(self, reply: bytes, pending: PendingAck) -> bool:
-        """Schedule a retry after "no responders": the stream may be electing a leader (ADR-22)."""
-        if pending.retries >= NO_STREAM_RETRIES:
-            return False
-        pending.retries += 1
-        self._session.loop.call_later(NO_STREAM_RETRY_WAIT_S, self._resend, reply)
-        return True
+    def _try_again(self, reply: bytes, pending: PendingAck) -> None:
+        """Schedule a retry after "no responders": the stream may be electing a leader (ADR-22). Later retries
+        depend on whether there is a stream."""
+        if pending.retries < NO_STREAM_RETRIES:
+            pending.retries += 1
+            self._session.loop.call_later(NO_STREAM_RETRY_WAIT_S, self._resend, reply)
+            return
+        self._refused.append(reply)
+        if not self._is_asking:
+            self._is_asking = True
+            self._session.spawn(self._retry_refused(), "retries of publishes without a responder")
+
+    async def _retry_refused(self) -> None:
+        """Send refused publishes again, as often as it takes, while the stream of the first of them has no
+        leader; fail those with a subject that no stream takes. One question decides for all, whatever their
+        subjects: those of which it is wrong are refused again."""
+        try:
+            while self._refused:
+                first = self._waiting.get(self._refused[0])
+                if first is None:  # its timeout has passed, or the connection was lost
+                    del self._refused[0]
+                    continue
+                subject = first.subject_text
+                try:
+                    if not await self._why_leaderless(subject):
+                        raise NoStreamError(subject)
+                except JetStreamError as error:
+                    self._fail_refused(first.subject, error)
+                    continue
+                await asyncio.sleep(NO_STREAM_RETRY_WAIT_S)
+                refused, self._refused = self._refused, []
+                for reply in refused:
+                    self._resend(reply)
+        finally:
+            self._is_asking = False
+
+    def _fail_refused(self, subject: bytes, error: Exception) -> None:
+        """Fail the refused publishes on a subject."""
+        refused, self._refused = self._refused, []
+        for reply in refused:
+            pending = self._waiting.get(reply)
+            if pending is not None and pending.subject == subject:
+                del self._waiting[reply]
+                self._fail(pending, error)
+            elif pending is not None:
+                self._refused.append(reply)
+        self._note_progress()
 
     def _resend(self, reply: bytes) -> None:
         pending = self._waiting.get(reply)

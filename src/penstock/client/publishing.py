@@ -14,6 +14,7 @@ from penstock.protocol.headers import Headers
 # A stream without a leader does not answer. ADR-22: retry twice, a quarter of a second apart.
 NO_STREAM_RETRIES = 2
 NO_STREAM_RETRY_WAIT_S = 0.25
+UNAVAILABLE_RETRY_WAIT_S = 0.25  # of API requests, while a cluster elects a leader
 
 
 class PublishOptions(TypedDict, total=False):

@@ -433,10 +433,8 @@ class PushSubscription(MessageQueue[RawMessage], ConnectionListener, NatsPyNames
             await self._delete(self.consumer_name)
 
     async def _delete(self, consumer: str) -> None:
-        # Best effort: the server deletes it after its inactive threshold.
         if self._session.is_connected:
-            with contextlib.suppress(JetStreamError, ClientError):
-                await self._js.delete_consumer(self.stream_name, consumer)
+            await self._js.drop_consumer(self.stream_name, consumer)
 
     async def __aenter__(self) -> PushSubscription:
         return self

@@ -5,6 +5,7 @@ Its only state is the latest known info (`cached_info`), so a stream may have se
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -29,6 +30,8 @@ from penstock.client.requests import new_nuid
 from penstock.client.schedules import Schedule, schedules_of
 from penstock.client.settings import ConsumerSettings, OrderedConsumerSettings
 from penstock.errors import (
+    ClientError,
+    JetStreamError,
     MessageNotFoundError,
     MisuseError,
 )
@@ -324,6 +327,13 @@ class Stream:
         """Delete a consumer and its state. Raises ConsumerNotFoundError."""
         endpoint = f"CONSUMER.DELETE.{self.name}.{check_name(name, 'consumer')}"
         await self._js.call(SuccessResponse, endpoint)
+
+    async def drop_consumer(self, name: str) -> None:
+        """Internal: delete a consumer that the server would delete after its inactive threshold: ask once,
+        whatever the answer."""
+        endpoint = f"CONSUMER.DELETE.{self.name}.{name}"
+        with contextlib.suppress(JetStreamError, ClientError):
+            await self._js.call_once(SuccessResponse, endpoint, None, self._js.timeout)
 
     async def consumers(self) -> AsyncIterator[ConsumerInfo]:
         """Yield the info of every consumer."""

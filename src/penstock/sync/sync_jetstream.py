@@ -61,6 +61,9 @@ class JetStream(Wrapper, NatsPyNames):
         Use it for endpoints without a method. Returns the answer decoded as `kind`. timeout: seconds. Raises
         the JetStreamApiError in the answer, JetStreamNotEnabledError if there is no responder,
         RequestTimeoutError, DisconnectedError.
+
+        A cluster that is electing a leader answers 10008 (503, "temporarily unavailable") and has done
+        nothing: the request is sent again, a quarter of a second apart, until the timeout.
         """
         return cast("T", self._run(self._inner.call(kind, endpoint, request, timeout=timeout)))
 
@@ -77,7 +80,8 @@ class JetStream(Wrapper, NatsPyNames):
         """Publish to the stream that captures `subject` and return its pub ack: the message is stored.
 
         options: msg_id, expected_*, ttl, headers; see `PublishOptions`. Without a responder it retries twice,
-        a quarter of a second apart (ADR-22).
+        a quarter of a second apart (ADR-22), and then until the timeout if there is a stream for the subject:
+        the cluster is about to elect its leader.
 
         delay (seconds or timedelta), at: the stream stores the message under `subject` after that delay or at
         that time; a past time means now (ADR-51). The ack is that of the scheduled message, which

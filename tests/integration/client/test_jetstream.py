@@ -27,6 +27,8 @@ from penstock.errors import (
     SubjectsOverlapError,
     WrongLastSequenceError,
 )
+from penstock.protocol import status
+from tests.support.jetstream_peer import JetStreamPeer, js_client
 from tests.support.nats_servers import until
 
 pytestmark = pytest.mark.feature("client.jetstream-context")
@@ -188,6 +190,85 @@ async def test_a_publish_that_no_stream_stores_fails_after_its_retries(js: JetSt
     with pytest.raises(NoStreamError, match=r"nobody\.stores"):
         await js.publish("nobody.stores")
     assert client.loop.time() - started >= 0.5  # two retries, a quarter second apart (ADR-22)
+
+
+async def without_leader(js: JetStreamPeer, asked: list[str], *, names: bytes, refusals: int) -> None:
+    """A cluster whose stream has no leader: it refuses so many publishes, then it stores."""
+    while True:
+        subject, reply, _ = await js.request()
+        asked.append(subject)
+        if subject == "$JS.API.STREAM.NAMES":
+            js.answer(reply, names)
+        elif refusals:
+            refusals -= 1
+            js.status(reply, status.NO_RESPONDERS)
+        else:
+            js.answer(reply, b'{"stream":"S","seq":7}')
+
+
+ONE_STREAM = b'{"total":1,"offset":0,"limit":1024,"streams":["S"]}'
+LEADERLESS = (
+    b'{"error":{"code":503,"err_code":10008,"description":"JetStream system temporarily unavailable"}}'
+)
+
+
+async def unavailable(js: JetStreamPeer, asked: list[str], times: int) -> None:
+    """A server that refuses requests while a leader is elected, and then answers."""
+    while True:
+        subject, reply, _ = await js.request()
+        asked.append(subject)
+        js.answer(reply, LEADERLESS if len(asked) <= times else b'{"success":true}')
+
+
+@pytest.mark.feature("client.jetstream-context")
+async def test_a_request_is_sent_again_while_the_cluster_elects_a_leader() -> None:
+    asked: list[str] = []
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        await unavailable(js, asked, 3)
+
+    async with js_client(script) as client:
+        await client.jetstream().delete_stream("S")
+    assert asked == ["$JS.API.STREAM.DELETE.S"] * 4
+
+
+@pytest.mark.feature("client.jetstream-context")
+async def test_a_cluster_without_a_leader_is_reported_at_the_timeout() -> None:
+    asked: list[str] = []
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        await unavailable(js, asked, 1000)
+
+    async with js_client(script) as client:
+        with pytest.raises(JetStreamApiError, match="temporarily unavailable"):
+            await client.jetstream(timeout=0.6).delete_stream("S")
+    assert len(asked) == 3, "at once, and after each quarter of a second that left time for an answer"
+
+
+@pytest.mark.feature("client.publish")
+@pytest.mark.parametrize("names", [ONE_STREAM, LEADERLESS])
+async def test_a_publish_waits_for_the_leader_of_its_stream(names: bytes) -> None:
+    asked: list[str] = []
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        await without_leader(js, asked, names=names, refusals=5)
+
+    async with js_client(script) as client:
+        assert (await client.jetstream().publish("s.a", b"x")).seq == 7
+    assert asked.count("s.a") == 6
+    assert asked.index("$JS.API.STREAM.NAMES") == 3, "after the two tries of ADR-22"
+
+
+@pytest.mark.feature("client.publish")
+async def test_a_publish_says_that_its_stream_has_no_leader() -> None:
+    async def script(js: JetStreamPeer, number: int) -> None:
+        await without_leader(js, [], names=ONE_STREAM, refusals=1000)
+
+    async with js_client(script) as client:
+        with pytest.raises(
+            PublishNotAckedError, match="stream 'S' has no leader at present; it is not stored"
+        ):
+            await client.jetstream().publish("s.a", b"x", timeout=0.6)
 
 
 @pytest.mark.feature("client.publish")

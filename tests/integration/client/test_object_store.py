@@ -288,6 +288,26 @@ async def test_a_changed_or_missing_chunk_is_an_error(
     assert await store.get("x") == DATA
 
 
+async def test_chunks_that_a_replica_lacks_are_waited_for(
+    store: ObjectStore, js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer has delivered all that its replica has; the leader has more."""
+    info = await store.put("x", DATA)
+    subject = store.chunk_subject(info.nuid)
+    last = await store.stream.get_last_message(subject)
+    await store.stream.delete_message(last.seq)
+    ask = type(store.stream).info
+
+    async def info_of_leader(stream: Any, **options: Any) -> Any:
+        found = await ask(stream, **options)
+        found.state.subjects = {subject: info.chunks}
+        await js.publish(subject, last.data)  # now the replica has it, too
+        return found
+
+    monkeypatch.setattr(type(store.stream), "info", info_of_leader)
+    assert await store.get("x") == DATA
+
+
 # --- replacing, deleting, links ----------------------------------------------------------------
 
 

@@ -19,8 +19,14 @@ pytestmark = pytest.mark.feature("client.ordered")
 CREATE = re.compile(r"\$JS\.API\.CONSUMER\.CREATE\.S\.(\w+)")
 
 
+UNAVAILABLE = b'{"error":{"code":503,"err_code":10008,"description":"temporarily unavailable"}}'
+
+
 async def serve_ordered(
-    js: JetStreamPeer, deliveries: deque[list[tuple[int, int]]], created: list[int]
+    js: JetStreamPeer,
+    deliveries: deque[list[tuple[int, int]]],
+    created: list[int],
+    deleted: bytes = b'{"success":true}',
 ) -> None:
     """Creates consumers and delivers to each what the script has for it: (stream seq, consumer seq)."""
     while True:
@@ -31,7 +37,7 @@ async def serve_ordered(
             info = {"stream_name": "S", "name": found[1], "config": {}, "delivered": {}, "ack_floor": {}}
             js.answer(reply, json.dumps(info).encode())
         elif ".CONSUMER.DELETE." in subject:
-            js.answer(reply, b'{"success":true}')
+            js.answer(reply, deleted)
         elif ".CONSUMER.MSG.NEXT." in subject and deliveries:
             for seq, cseq in deliveries.popleft():
                 js.message(reply, seq, cseq)
@@ -64,6 +70,19 @@ async def test_an_ordered_fetch_starts_over_at_a_gap() -> None:
         assert [msg.seq for msg in await ordered.fetch(2)] == [1]
         assert [msg.seq for msg in await ordered.fetch(2)] == [2, 3]
     assert created == [0, 2]
+
+
+async def test_a_read_that_is_complete_does_not_need_its_consumer_deleted() -> None:
+    """In a cluster of official servers the request fails where the meta leader changes."""
+    created: list[int] = []
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        await serve_ordered(js, deque([[(1, 1)]]), created, deleted=UNAVAILABLE)
+
+    async with js_client(script) as client:
+        async with client.jetstream()._bare_stream("S").ordered_consumer().consume() as messages:
+            assert (await messages.__anext__()).seq == 1
+        assert created == [0]
 
 
 async def test_an_ordered_fetch_gives_up_when_every_consumer_begins_with_a_gap() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -53,11 +54,40 @@ async def test_the_publisher_tries_again_when_no_stream_stores(monkeypatch: pyte
         for _ in range(3):
             _, reply, _ = await js.request()
             js.status(reply, status.NO_RESPONDERS)
+        subject, reply, _ = await js.request()
+        assert subject == "$JS.API.STREAM.NAMES"
+        js.answer(reply, b'{"total":0,"offset":0,"limit":1024,"streams":[]}')
 
     async with js_client(script) as client, client.jetstream().publisher() as publisher:
         assert (await (await publisher.publish("s", b"1"))).seq == 1
         with pytest.raises(NoStreamError):
             await (await publisher.publish("s", b"2"))
+
+
+async def test_the_publisher_waits_for_the_leader_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.publisher.NO_STREAM_RETRY_WAIT_S", 0.001)
+    refusals = {b"1": 7, b"2": 5, b"other": 1000}
+    stored: list[bytes] = []
+
+    async def script(js: JetStreamPeer, number: int) -> None:
+        while True:
+            subject, reply, body = await js.request()
+            if subject == "$JS.API.STREAM.NAMES":
+                names = b'"S"' if json.loads(body)["subject"] == "s" else b""
+                js.answer(reply, b'{"total":1,"offset":0,"limit":1024,"streams":[%b]}' % names)
+            elif refusals[body]:
+                refusals[body] -= 1
+                js.status(reply, status.NO_RESPONDERS)
+            else:
+                stored.append(body)
+                js.answer(reply, b'{"stream":"S","seq":%d}' % len(stored))
+
+    async with js_client(script) as client, client.jetstream().publisher() as publisher:
+        pending = [await publisher.publish("s", body) for body in (b"1", b"2")]
+        unstored = await publisher.publish("without.stream", b"other")
+        assert {(await one).seq for one in pending} == {1, 2}
+        with pytest.raises(NoStreamError, match=r"without\.stream"):
+            await unstored
 
 
 async def test_the_window_holds_publishes_back_until_acks_come() -> None:

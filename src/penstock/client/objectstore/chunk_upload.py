@@ -111,7 +111,9 @@ class PlainUpload(ChunkUpload):
         publisher = self._publisher
         if publisher is None:
             js = self._js
-            publisher = _ChunkPublisher(js.session, window=self._window, timeout=js.timeout)
+            publisher = _ChunkPublisher(
+                js.session, window=self._window, timeout=js.timeout, why_leaderless=js.why_leaderless
+            )
             self._publisher = publisher
             await publisher.__aenter__()
         self.count += 1

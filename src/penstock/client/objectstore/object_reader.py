@@ -214,7 +214,15 @@ class ObjectReader:
                 if not MarkedConsume.is_mark(msg):
                     return msg
                 await self._check_unchanged(info)
-                raise self._corrupt(f"chunks of its {info.chunks} are missing")
+                if not await self._has_all_chunks(info):
+                    raise self._corrupt(f"chunks of its {info.chunks} are missing")
+
+    async def _has_all_chunks(self, info: ObjectInfo) -> bool:
+        """Whether the stream's leader has all chunks. In a cluster of official servers the consumer may be at
+        a replica that lags: it says that it has delivered all, and delivers the others when it has them."""
+        subject = self._store.chunk_subject(info.nuid)
+        stream = await self._store.stream.info(subjects_filter=subject)
+        return stream.state.subjects.get(subject, 0) >= info.chunks
 
     async def _check_unchanged(self, info: ObjectInfo) -> None:
         changed = object_changed(self._store.bucket, info.name)
