@@ -194,6 +194,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._part_queued = True
             self.budget.wait(self._run_part, self._part_failed)
 
+    def end_full_read(self) -> None:
+        """Ends the part after a read that filled a layer's room: the loop would read the rest at once."""
+        self._ingress.note_full_read()
+        self.queue_part()
+
     def finish(self) -> None:
         """Processes all input that was read, before the server stops."""
         if self._input_paused or self.close_reason is not None:
@@ -222,9 +227,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if type(transport).__module__ != UVLOOP_MODULE:  # which does so itself
+            sock = transport.get_extra_info("socket")
+            if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = (peer[0], peer[1])
@@ -343,6 +349,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if sock is not None and not isinstance(transport, Layer):
             self._plain_socket = self._ingress.socket = sock.fileno()
             self._ingress.is_direct = True
+            if not transport.get_write_buffer_size():  # else `flush` begins, when nothing waits ahead
+                self._sink.socket = self._plain_socket
             # Any object with a buffer suffices for uvloop; asyncio's loops need its length as well.
             if type(transport).__module__ == UVLOOP_MODULE and transport.get_protocol() is self:
                 self.get_buffer = self._ingress.parser.room_to_read

@@ -296,7 +296,7 @@ class TlsLayer(asyncio.BufferedProtocol, Layer):
         if self._phase is TlsPhase.OPEN:
             self._work()
             if nbytes == len(self._scratch) and self._connection.close_reason is None:
-                self._connection.queue_part()  # else the loop would read the remaining input at once
+                self._connection.end_full_read()
 
     def announced(self) -> None:
         """The socket takes the bytes that follow a PROXY header."""

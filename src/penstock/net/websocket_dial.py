@@ -14,7 +14,7 @@ from wsproto.events import AcceptConnection, RejectConnection, Request
 from wsproto.utilities import RemoteProtocolError
 
 from penstock.net.server_connection import ServerConnection
-from penstock.net.websocket import MESSAGE_BYTES, Deflate, WebsocketLayer, WebSocketPhase
+from penstock.net.websocket import MESSAGE_BYTES, READ_BYTES, Deflate, WebsocketLayer, WebSocketPhase
 
 
 class DialledWebsocket(WebsocketLayer):
@@ -42,7 +42,8 @@ class DialledWebsocket(WebsocketLayer):
         handshake_timeout_s: float,
         log_error: Callable[[str], None],
     ) -> None:
-        super().__init__(WSConnection(ConnectionType.CLIENT), handshake_timeout_s, log_error)
+        scratch = bytearray(READ_BYTES)
+        super().__init__(WSConnection(ConnectionType.CLIENT), handshake_timeout_s, scratch, log_error)
         self._connected = connected
         self._request = Request(
             host=host, target=target, extensions=[Deflate(self._message_max)] if compression else []
@@ -68,11 +69,10 @@ class DialledWebsocket(WebsocketLayer):
             self._fail("this port does not speak WebSocket; is it that of leafnodes or of clients?")
             return
         try:
-            self._ws.receive_data(data)
+            self._ws.receive_data(self._head_of(data))
             for event in self._ws.events():
                 if isinstance(event, AcceptConnection):
                     self._open()
-                    break  # frames in the same read are taken in the connection's turn
                 if isinstance(event, RejectConnection):
                     self._fail(f"WebSocket handshake refused with HTTP status {event.status_code}")
         except (RemoteProtocolError, UnicodeError) as error:  # wsproto does not catch UnicodeError
@@ -83,7 +83,6 @@ class DialledWebsocket(WebsocketLayer):
         if not self.opened.done():  # else the dial was given up
             self.opened.set_result(None)
             self._begin(self._connected())
-            self._has_frames = True
 
     def _on_timeout(self) -> None:
         self._timer = None

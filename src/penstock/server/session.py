@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 PONG = b"PONG\r\n"
 PING = b"PING\r\n"
 OK = b"+OK\r\n"
+NO_FIELDS = ConnectMessage()
 
 
 class SessionState(Enum):
@@ -99,6 +100,7 @@ class Session:
         "_accounts",
         "_events",
         "_expiry_timer",
+        "_name",
         "_pong_sent",
         "_sessions",
         "cid",
@@ -111,7 +113,6 @@ class Session:
         "is_peer_known",
         "keep_alive",
         "login",
-        "name",
         "nonce",
         "options",
         "ports",
@@ -148,7 +149,7 @@ class Session:
         self.ingress = Ingress(self.sink, parser=FrameParser(options.max_control_line, options.max_payload))
         self.connection = ServerConnection(self.ingress, watch, self, kind=kind, forwarded_for=forwarded_for)
         self.state = SessionState.GREETED
-        self.options = structs.replace(ConnectMessage(), **(given or {}))
+        self.options = structs.replace(NO_FIELDS, **given) if given else NO_FIELDS
         self.identity: Identity | None = None
         self.nonce = ""  # for the client to sign, if authentication may need a signature
         self.is_local = is_local
@@ -163,10 +164,17 @@ class Session:
         )
         self._pong_sent = False
         self._expiry_timer: asyncio.TimerHandle | None = None
-        self.name = ""  # prefix of log lines
+        self._name = ""
         self.traced = self.context.log.trace_on
         self.flush = self.connection.flush  # called at the end of a tick with output
         self._apply(self.options)
+
+    @property
+    def name(self) -> str:
+        """Prefix of log lines. Made when the first line needs it: most connections have none."""
+        if not self._name:
+            self._name = log_name(self)
+        return self._name
 
     # -- from the connection
 
@@ -175,8 +183,8 @@ class Session:
 
     def _connected(self) -> None:
         options, log = self.context.options, self.context.log
-        self.name = log_name(self)
-        log.debug(f"{self.name} - Client connection created")
+        if log.debug_on:
+            log.debug(f"{self.name} - Client connection created")
         if self.login.authenticator.needs_nonce or options.trusted_proxies:
             self.nonce = new_nonce()
         self.send(self.ports.info_line(self))
@@ -193,7 +201,7 @@ class Session:
             self.login.limit(timeout_ns / 1e9)
         else:
             # Cookies are in `options` already and count as CONNECT fields, as in the official server.
-            self.login.check(ConnectMessage(), self._welcome)
+            self.login.check(NO_FIELDS, self._welcome)
         # A client that has not sent CONNECT may not be ready for a PING, so the early PING waits for it.
         self.keep_alive.start()
 
@@ -210,7 +218,7 @@ class Session:
         if source is not None:
             before = self.name
             self.connection.set_peer(source)
-            self.name = log_name(self)
+            self._name = ""
             self.context.log.debug(f"{before} - Client is {self.name}")
 
     def control(self, op: int) -> None:
@@ -244,7 +252,8 @@ class Session:
 
     def _notify_closed(self, reason: CloseReason) -> None:
         context = self.context
-        context.log.debug(f"{self.name} - Client connection closed: {reason}")
+        if context.log.debug_on:
+            context.log.debug(f"{self.name} - Client connection closed: {reason}")
         if not self._sessions.remove(self, reason, context.clock()):
             return
         self._events.disconnected(self, reason)
@@ -393,7 +402,7 @@ class Session:
             self.sink.forget_client_info()  # which has the client's name
         else:
             self._identify(identity)
-        self.name = log_name(self)
+        self._name = ""
         self._events.connected(self)
         self.ok()
 

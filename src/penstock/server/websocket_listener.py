@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, ServerError
 from penstock.net.listener import Listener
-from penstock.net.websocket import AcceptedWebsocket, WebsocketPolicy, origin_of
+from penstock.net.websocket import READ_BYTES, AcceptedWebsocket, WebsocketPolicy, origin_of
 from penstock.server.config.option_checks import NS, host_and_port
 from penstock.server.config.server_options import WebsocketOptions
 
@@ -49,6 +49,7 @@ class Websockets:
         self._new_leaf = accept_leaf
         self._options = options
         self._listener = Listener(self._accept)
+        self._scratch = bytearray(READ_BYTES)
         self._policy = _policy(options)
         self._renewal: asyncio.Task[None] | None = None
 
@@ -142,7 +143,9 @@ class Websockets:
         return {name: value for name, value in shown.items() if value}
 
     def _accept(self) -> AcceptedWebsocket:
-        return AcceptedWebsocket(self._connection, self._policy, self._context.log.error, self._new_leaf)
+        return AcceptedWebsocket(
+            self._connection, self._policy, self._scratch, self._context.log.error, self._new_leaf
+        )
 
     def _connection(self, cookies: dict[str, str], forwarded_for: str) -> ServerConnection:
         """The connection after the handshake. Cookies provide credentials unless CONNECT does."""

@@ -111,3 +111,18 @@ def test_a_flood_beside_a_client_with_little_to_do_arrives_whole_and_in_order(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(asyncio.wait_for(talk(), 60))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_new_connection_is_answered_without_its_transport(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def talk() -> None:
+        async with Server() as server:
+            client = await Peer.connect(server.port)
+            session = next(iter(server.sessions.values()))
+            assert session.sink.sent_bytes == session.connection.bytes_taken() > len(b"PONG\r\n")
+            client.sock.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asyncio.wait_for(talk(), 60))

@@ -23,7 +23,7 @@ from penstock.net.backlog import BacklogWatch, Bounds
 from penstock.net.reasons import CloseReason
 from penstock.net.server_connection import ServerConnection
 from penstock.net.tls import TlsLayer, TlsPolicy
-from penstock.net.websocket import AcceptedWebsocket, WebsocketPolicy
+from penstock.net.websocket import CROWDED_READ_BYTES, AcceptedWebsocket, WebsocketPolicy
 
 PEM = str(Path(__file__).parents[2] / "support" / "tls.pem")
 KINDS = ("plain", "tls", "websocket")
@@ -137,10 +137,10 @@ class Harness:
 
     def _websocket(self) -> tuple[Any, Callable[[bytes], bytes]]:
         layer = AcceptedWebsocket(
-            lambda cookies, claimed: self.connection, WebsocketPolicy(), lambda text: None
+            lambda cookies, claimed: self.connection, WebsocketPolicy(), bytearray(SCRATCH), lambda text: None
         )
         layer.connection_made(self.raw)
-        layer.data_received(UPGRADE)
+        self._give(layer, UPGRADE)
 
         def encode(data: bytes) -> bytes:
             """Frames of seven bytes: most protocol lines are cut."""
@@ -153,9 +153,6 @@ class Harness:
 
     @staticmethod
     def _give(protocol: Any, data: bytes) -> None:
-        if hasattr(protocol, "data_received"):
-            protocol.data_received(data)
-            return
         while data:
             room = memoryview(protocol.get_buffer(len(data)))
             count = min(len(room), len(data))
@@ -452,3 +449,20 @@ def test_a_turn_that_raises_at_once_ends_its_connection(
     asyncio.run(main())
     assert [str(fault) for fault in noted_faults] == ["no"]
     noted_faults.clear()
+
+
+async def test_small_reads_where_others_wait_do_not_make_a_flood_a_client_with_little_to_do() -> None:
+    harness = Harness("websocket")
+    payload = b"PUB a 3000\r\n" + b"x" * 3000 + b"\r\n"  # about one a read, which is little work
+    frame = struct.pack(">BBH", 0x82, 0x80 | 126, len(payload)) + bytes(4) + payload
+    sent, at = frame * 1000, 0
+    while (room := harness.protocol.get_buffer(-1)).nbytes == CROWDED_READ_BYTES and at + len(room) < len(
+        sent
+    ):
+        room[:] = sent[at : at + len(room)]
+        at += len(room)
+        harness.protocol.buffer_updated(len(room))
+        harness.settle()
+        harness.now_ns += CROWD_PERIOD_NS // 100
+    assert at, "it begins among others"
+    assert room.nbytes > CROWDED_READ_BYTES, "it is alone, and reads as if others were there"

@@ -37,6 +37,8 @@ class FakeSocket:
 
 
 class FakeBudget:
+    crowded = False
+
     def begin_part(self) -> None: ...
 
     def end_part(self) -> None: ...
@@ -71,6 +73,9 @@ class FakeConnection:
         self._transport.pause_reading()
         self.is_waiting = True
 
+    def end_full_read(self) -> None:
+        self.queue_part()
+
     def take_turn(self) -> None:
         if self.is_waiting:
             self.is_waiting = False
@@ -98,8 +103,13 @@ class Dial:
         return server.send(AcceptConnection()) + b"".join(server.send(BytesMessage(part)) for part in PARTS)
 
     def feed(self, data: bytes) -> None:
-        self.layer.data_received(data)
-        self.connection.take_turn()
+        while data:
+            room = self.layer.get_buffer(-1)
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            self.layer.buffer_updated(count)
+            data = data[count:]
+            self.connection.take_turn()
 
 
 @pytest.mark.parametrize("size", [1, 7, 150, 1 << 20])

@@ -69,6 +69,9 @@ class Ingress:
     def go_on(self) -> None:
         """Processes waiting input within the budget of a part."""
 
+    def note_full_read(self) -> None:
+        """Notes that a layer below filled its room for a read: there is more input than its bytes tell."""
+
     def finish(self) -> None:
         """Processes all input without regard to the budget."""
 

@@ -209,6 +209,14 @@ cdef class Ingress:
             self.read_on()
             self.parser.give_back()
 
+    def note_full_read(self):
+        """Notes that a layer below filled its room for a read: there is more input than its bytes tell."""
+        cdef LoopBudget budget
+        if self.trigger is not None:
+            budget = self.trigger.budget
+            self.heavy_until = budget.now() + HEAVY_PERIOD_NS
+            budget.busy_until = budget.now() + CROWD_PERIOD_NS
+
     def finish(self):
         """Processes all input without regard to the budget: the connection is not served again."""
         self.waiting = False

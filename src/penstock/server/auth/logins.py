@@ -48,8 +48,8 @@ class Logins:
 
     def authenticator_of(self, kind: str) -> Authenticator:
         """The authenticator of connections of kind "nats", "websocket" or "leaf"."""
-        own = {"websocket": self.websocket, "leaf": self.leafs}
-        return own.get(kind) or self.default
+        own = self.websocket if kind == "websocket" else self.leafs if kind == "leaf" else None
+        return own or self.default
 
     def _new_callout(self) -> AuthCallout | None:
         options, operators = self._context.options, self._accounts.operators
