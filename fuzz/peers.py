@@ -18,7 +18,6 @@ from penstock import faults
 from penstock.kernels.wire.route_frames import RouteParser
 from penstock.net.proxy_layer import ProxyLayer
 from penstock.net.server_connection import ServerConnection
-from penstock.net.websocket import WebsocketLayer
 from penstock.server.config.server_options import ServerOptions
 from penstock.server.logging import logs
 from penstock.server.server import Server
@@ -111,9 +110,6 @@ class Peer:
         """What arrives in one read, as far as there is room for it at a time."""
         while data and not self.transport.closing:
             reader: Any = self.transport.get_protocol()
-            if isinstance(reader, WebsocketLayer):
-                reader.data_received(data)
-                return
             view = memoryview(reader.get_buffer(len(data)))
             size = min(len(view), len(data))
             view[:size] = data[:size]

@@ -97,10 +97,9 @@ def main() -> int:
     parser.add_argument("--shard", default="0/1", metavar="I/N")
     parser.add_argument("--done", type=Path, metavar="FILE")
     asked = parser.parse_args()
-    bound = bound_ms()
     done = resumed(asked.done, asked.seed, asked.shard)
-    print(f"bound {bound:.1f} ms, seed {done.seed}, {done.count} probes done before", flush=True)
-    scanner = Scanner(SETUPS, bound, lambda text: print(text, flush=True))
+    print(f"bound {bound_ms():.1f} ms, seed {done.seed}, {done.count} probes done before", flush=True)
+    scanner = Scanner(SETUPS, bound_ms, lambda text: print(text, flush=True))
     probes = [probe for probe in all_probes(asked.kind or ()) if asked.match in probe.shape]
     set_aside()
     try:

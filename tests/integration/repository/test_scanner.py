@@ -20,10 +20,12 @@ tasks: list[asyncio.Future[None]] = []
 SETUPS = {"plain": Setup(lambda directory: "", lambda session: None)}
 
 
-def found(work: Callable[[Server], None]) -> list[tuple[str, str]]:
+def found(
+    work: Callable[[Server], None], bound: Callable[[], float] = lambda: BOUND_MS
+) -> list[tuple[str, str]]:
     """(what, step) of what is found when the server's loop does this."""
     reported: list[str] = []
-    scanner = Scanner(SETUPS, BOUND_MS, reported.append)
+    scanner = Scanner(SETUPS, bound, reported.append)
 
     def run(session: Session) -> None:
         session.server.call(work)
@@ -76,6 +78,15 @@ def test_work_that_is_long_once_is_not_the_inputs() -> None:
 
     assert found(slow_once) == []
     assert len(times) > 1
+
+
+def test_work_that_is_long_because_the_machine_became_slow_is_not_the_inputs() -> None:
+    bounds = [BOUND_MS]
+
+    def bound() -> float:
+        return bounds.pop() if bounds else 10 * BOUND_MS
+
+    assert found(busy, bound) == []
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.9])

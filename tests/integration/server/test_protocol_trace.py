@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.server.auth.client_identity import SHOWN_MAX, quoted_text
 from penstock.server.logging.protocol_trace import cut, quoted
 from tests.support.nats_servers import KINDS
 from tests.support.processes import served
@@ -112,9 +113,19 @@ def test_lines_name_the_client_and_its_user(kind: str, tmp_path: Path) -> None:
     assert PREFIX.sub("", line) == '"v1.2:raw:n" - "$G/user:a" - <<- [SUB x 1]'
 
 
+def test_lines_show_the_beginning_of_long_client_text() -> None:
+    assert quoted_text("a" * SHOWN_MAX) == "a" * SHOWN_MAX
+    assert quoted_text("a" * SHOWN_MAX + "b") == "a" * SHOWN_MAX + "..."
+    assert quoted_text("\0" * 700_000) == "\\x00" * SHOWN_MAX + "..."
+
+
 def test_bytes_are_quoted_as_go_quotes_them() -> None:
     assert quoted(b"\a\b\f\n\r\t\v\\\"'") == "\\a\\b\\f\\n\\r\\t\\v\\\\\\\"'"
     assert quoted(b"\x01\x7f\x80") == "\\x01\\x7f\\x80"
     assert quoted("é\u00ad\u200b\U0001f600".encode()) == "é\\u00ad\\u200b\U0001f600"
+    every = "".join(map(chr, range(0x10000, 0x30000)))  # more characters than are remembered
+    assert [quoted(every.encode()) for _ in range(2)] == [every.translate(
+        {ord(char): f"\\U{ord(char):08x}" for char in every if not char.isprintable()}
+    )] * 2  # fmt: skip
     assert cut(b"abc", 0) == cut(b"abc", 3) == "abc"
     assert cut(b"abc", 2) == "ab..."

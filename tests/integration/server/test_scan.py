@@ -25,7 +25,7 @@ def test_no_input_of_a_random_share_holds_up_or_stops_the_server() -> None:
     print(f"seed {seed}")
     set_aside()
     reported: list[str] = []
-    scanner = Scanner(SETUPS, bound_ms(), reported.append)
+    scanner = Scanner(SETUPS, bound_ms, reported.append)
     try:
         count = random_share(all_probes(), SHARE_S, seed, scanner.run)
     finally:

@@ -40,6 +40,16 @@ def test_a_number_that_no_type_holds_is_an_unknown_field_like_any_other(number: 
     assert unknown_field(decode(StreamPurgeRequest, b'{"a":%s}' % number), b'{"a":%s}' % number) == "a"
 
 
+@pytest.mark.parametrize(("field", "most"), [("max_msgs", 2**63 - 1), ("first_seq", 2**64 - 1)])
+def test_a_number_is_refused_from_its_first_value_of_more_bits_on(field: str, most: int) -> None:
+    for before in (b"", b"1" * 18, b"-", b"\\u0031" * 50, b"\xd9\xa3" * 20):
+        body = b'{"description":"%s","%s":%%d}' % (before, field.encode())
+        assert getattr(decode(ApiStreamConfig, body % most), field) == most
+        for number in (most + 1, 10**30):
+            with pytest.raises(DecodeError, match=f"can not read `{field}`: .*out of range"):
+                decode(ApiStreamConfig, body % number)
+
+
 def test_an_unknown_field_is_found_at_any_depth() -> None:
     data = b'{"name":"S","sources":[{"name":"a"},{"name":"b","external":{"api":"x","depth":1e400}}]}'
     assert unknown_field(decode(ApiStreamConfig, data), data) == "depth"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from penstock.server.links.leaf_session import LeafSession
     from penstock.server.session import Session
 
+SHOWN_MAX = 1024
+"""Characters of client text that log lines show."""
+
 
 def credentials_of(session: Session | LeafSession, given: ConnectMessage) -> Credentials:
     """The credentials of a CONNECT, completed by the connection's."""
@@ -65,7 +68,10 @@ def log_name(session: Session) -> str:
 
 
 def quoted_text(text: str) -> str:
-    """Escapes client text for use between quotes in a log line."""
+    """Escapes client text for use between quotes in a log line, which shows its first SHOWN_MAX characters:
+    each line of a connection has its name, and a name may have as many bytes as a CONNECT."""
+    if len(text) > SHOWN_MAX:
+        text = f"{text[:SHOWN_MAX]}..."
     if text.isprintable() and '"' not in text and "\\" not in text:
         return text
     from penstock.server.logging.protocol_trace import quoted  # rarely needed

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.server.session import Session
 
 _HEAD_END = b"\r\n\r\n"
+_KNOWN_MAX = 1 << 16  # characters
 _ESCAPES = {
     "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
     "\\": "\\\\", '"': '\\"',
@@ -56,22 +57,35 @@ def cut(data: bytes, length_max: int) -> str:
     return quoted(data)
 
 
+class _Quotes(dict[int, str]):
+    """Code point -> how it is shown; what was asked for stays, up to _KNOWN_MAX characters."""
+
+    def __missing__(self, code: int) -> str:
+        shown = _shown(code)
+        if len(self) < _KNOWN_MAX:
+            self[code] = shown
+        return shown
+
+
+def _shown(code: int) -> str:
+    char = chr(code)
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    if char == " " or unicodedata.category(char)[0] in "LMNPS":
+        return char
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_quotes = _Quotes()
+
+
 def quoted(data: bytes) -> str:
     """Quotes data as Go's %q: printable UTF-8 stays, other bytes become `\\xff`."""
-    parts = []
-    for char in data.decode("utf-8", "surrogateescape"):
-        code = ord(char)
-        if char in _ESCAPES:
-            parts.append(_ESCAPES[char])
-        elif 0xDC80 <= code <= 0xDCFF:
-            parts.append(f"\\x{code - 0xDC00:02x}")
-        elif code < 0x20 or code == 0x7F:
-            parts.append(f"\\x{code:02x}")
-        elif char == " " or unicodedata.category(char)[0] in "LMNPS":
-            parts.append(char)
-        else:
-            parts.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
-    return "".join(parts)
+    return data.decode("utf-8", "surrogateescape").translate(_quotes)
 
 
 def redacted(payload: bytes) -> str:

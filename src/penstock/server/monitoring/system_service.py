@@ -461,7 +461,7 @@ class SystemService:
 
             return self._advisory("account_connections", **account_stat(self._server, account))
 
-        if account in self._server.accounts:
+        if self._is_on and account in self._server.accounts:
             self._publish_event(f"$SYS.ACCOUNT.{account}.SERVER.CONNS", made)
             self._publish_event(f"$SYS.SERVER.ACCOUNT.{account}.CONNS", made)
 
