@@ -76,8 +76,8 @@ class ClusterInterest:
         self._fed.pop(account.name, None)
 
     def index_of(self, name: bytes) -> SubscriptionIndex | None:
-        """The index of an account that a peer names; None = unknown."""
-        return self._interests.index_of(name)
+        """The index of an account that a peer names, which may be configured here later; None = no room."""
+        return self._interests.expected_index_of(name)
 
     def update(self, name: str) -> None:
         """Starts and ends announcements so that exactly the links that carry the account get them."""

@@ -25,6 +25,10 @@ class Accounts(Protocol):
     def look_up(self, name: str) -> Account | None:
         """The account; may create one that is configured but was not in use. None = unknown."""
 
+    def expect(self, name: str) -> Account | None:
+        """An account that is not configured here, for the interest that another server announces in it: a
+        reload may configure it, and interest is announced once. None = no room for more."""
+
 
 class AccountInterests:
     """The announcers of all accounts.
@@ -51,6 +55,14 @@ class AccountInterests:
     def index_of(self, name: bytes) -> SubscriptionIndex | None:
         """The index of an account that a peer names; None = unknown."""
         account = self._accounts.look_up(name.decode("utf-8", "replace"))
+        return None if account is None else account.index
+
+    def expected_index_of(self, name: bytes) -> SubscriptionIndex | None:
+        """The same, and that of an account that is expected; None = no room for more."""
+        found = self.index_of(name)
+        if found is not None:
+            return found
+        account = self._accounts.expect(name.decode("utf-8", "replace"))
         return None if account is None else account.index
 
     def watch(self, account: Account) -> None:

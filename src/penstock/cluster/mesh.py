@@ -38,6 +38,7 @@ from penstock.net.reasons import CloseReason
 
 if TYPE_CHECKING:
     from penstock.cluster.interests import AccountInterests
+    from penstock.routing.account import Account
 
 GOSSIP_DEFAULT, GOSSIP_DISABLED, GOSSIP_OVERRIDE = 0, 1, 2
 DIAL_DELAY_S = 1.0
@@ -155,6 +156,17 @@ class Mesh:
         if dial.account and dial.account not in self._dedicated:
             return False
         return not dial.is_explicit or any(dial.address == one for one in self.settings.routes)
+
+    def forget(self, account: Account) -> None:
+        """The account was removed. Other servers may still have it: their interest waits until it comes back,
+        for they announce it once."""
+        self.interest.forget(account)
+        name = account.name.encode()
+        index = self.interest.index_of(name)
+        for link in self._links:
+            link.ingress.forget_accounts()
+            if index is not None:
+                link.sink.move_interest(name, index)
 
     @property
     def links(self) -> list[RouteLink]:

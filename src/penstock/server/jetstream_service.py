@@ -218,6 +218,8 @@ class JetStreamService:
         self._limits.pop(name, None)
         self._remove_triggers(name)
         engine = self.running.pop(name, None)
+        if self.cluster is not None:
+            self.cluster.end_account(name)
         if engine is not None:
             engine.end_pulls()
             faults.contain(engine.close, self._closing_failed)

@@ -210,6 +210,25 @@ def test_interest_ends_with_the_link() -> None:
     assert publish(index, b"a", b"", b"", b"") == 0
 
 
+def test_interest_moves_to_the_account_that_comes_after_a_removed_one() -> None:
+    before, after = SubscriptionIndex(), SubscriptionIndex()
+    open_accounts = {b"A": before}
+    link = Link(before)
+    link.ingress.serve(open_accounts.get)
+    link.receive(b"RS+ A a\r\nRS+ A a q 2\r\nRS+ A b.*\r\n")
+    open_accounts[b"A"] = after
+    link.ingress.forget_accounts()
+    link.sink.move_interest(b"A", after)
+    link.sink.move_interest(b"B", after)  # in which it has none
+    assert (before.count, after.count, link.sink.num_interest) == (0, 3, 3)
+    assert publish(before, b"a", b"", b"", b"") == 0
+    assert publish(after, b"b.c", b"", b"", b"") == 1
+    link.receive(b"RS- A b.*\r\nRS+ A c\r\n")
+    assert sorted(one.subject for one in after.subscriptions()) == [b"a", b"a", b"c"]
+    link.sink.forget_all()
+    assert after.count == 0
+
+
 def test_a_delivery_of_a_consumer_shows_the_subject_that_it_was_stored_with() -> None:
     index, client = SubscriptionIndex(), Client()
     index.insert(SinkSubscription(client.sink, b"deliver.here", b"", b"7"))

@@ -1,4 +1,5 @@
-"""Accounts that other servers of a cluster have: their tokens are looked up without a client."""
+"""Accounts that other servers of a cluster have: their tokens are looked up without a client, and a reload
+may configure them here."""
 
 from __future__ import annotations
 
@@ -8,14 +9,18 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.server.accounts import account_registry
+from penstock.server.accounts.account_registry import AccountRegistry
 from penstock.server.auth.operators import Operators
 from penstock.server.config.server_options import (
+    AccountOptions,
     ClusterOptions,
     JetStreamOptions,
     ResolverOptions,
     ServerOptions,
 )
 from penstock.server.server_context import ServerContext
+from penstock.server.session_registry import SessionRegistry
 from tests.support.keys import account_token, key, operator_token
 
 pytestmark = pytest.mark.feature("security.operators")
@@ -88,3 +93,30 @@ async def test_other_servers_look_accounts_up_for_their_clients_only(missing: st
     operators.expect(NAME)
     await asyncio.sleep(0)
     assert accounts.with_jetstream == []
+
+
+# -- accounts of the configuration
+
+
+def registry(*names: str) -> AccountRegistry:
+    options = ServerOptions(accounts=tuple(AccountOptions(name=name) for name in names))
+    context = ServerContext(options, cast(Any, SimpleNamespace(debug=lambda text: None)))
+    return AccountRegistry(context, SessionRegistry())
+
+
+def test_an_account_that_another_server_names_is_the_one_that_a_reload_adds() -> None:
+    accounts = registry("A")
+    expected = accounts.expect("B")
+    assert expected is not None
+    assert accounts.expect("B") is expected
+    assert accounts.get("B") is None, "clients and pages do not see it"
+    assert accounts.look_up("B") is None
+    assert accounts.open("B") is expected
+
+
+def test_other_servers_cannot_name_accounts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_registry, "EXPECTED_MAX", 2)
+    accounts = registry()
+    assert [accounts.expect(name) is None for name in "ABCA"] == [False, False, True, False]
+    accounts.open("A")
+    assert accounts.expect("C") is not None

@@ -57,6 +57,7 @@ cdef class RouteTarget(PeerSink):
     cdef int encode(self, const Message* m, bytes origin) except -1
     cdef int add(self, const RouteFrame* f, bytes key, bytes subject, bytes queue) except -1
     cdef int drop(self, bytes key) except -1
+    cdef int move(self, SubscriptionIndex index) except -1
 
 # What a server knows of replies that gateways have routed (gateway_links.pyx).
 cdef class RoutedReplies:

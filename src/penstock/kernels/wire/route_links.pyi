@@ -43,6 +43,9 @@ class RouteSink(ClientSink):
     def take_dropped(self) -> tuple[int, int]:
         """(messages, bytes) dropped so far; on_dropped() is called again for the next one."""
 
+    def move_interest(self, account: bytes, index: SubscriptionIndex) -> None:
+        """Keeps the server's interest in this account in another index from now on."""
+
     def forget(self, account: bytes) -> None:
         """Removes the server's interest in this account."""
 

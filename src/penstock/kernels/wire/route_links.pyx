@@ -154,6 +154,12 @@ cdef class RouteSink(ClientSink):
     cdef RouteTarget new_target(self):
         return RouteTarget.__new__(RouteTarget)
 
+    def move_interest(self, bytes account not None, SubscriptionIndex index not None):
+        """Keeps the server's interest in this account in another index from now on."""
+        cdef RouteTarget target = self.targets.get(account)
+        if target is not None:
+            target.move(index)
+
     def forget(self, bytes account not None):
         """Removes the server's interest in this account."""
         cdef RouteTarget target = self.targets.pop(account, None)
@@ -392,6 +398,17 @@ cdef class RouteTarget(PeerSink):
         if sub is not None:
             sub.mark(SUBSCRIPTION_CLOSED, True)
             self.index.remove(sub)
+        return 0
+
+    cdef int move(self, SubscriptionIndex index) except -1:
+        """The account is another one of the same name. Answers that are expected belong to the one before."""
+        cdef RemoteSubscription sub
+        for subject in list(self.routed or ()):
+            self.forget_answer(subject)
+        for sub in self.subs.values():
+            self.index.remove(sub)
+            index.insert(sub)
+        self.index = index
         return 0
 
     def clear(self):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.server.session import Session
     from penstock.server.session_registry import SessionRegistry
 
+EXPECTED_MAX = 10_000
+
 
 class AccountRegistry(Mapping[str, Account]):
     """Accounts by name.
@@ -42,6 +44,7 @@ class AccountRegistry(Mapping[str, Account]):
         self._context = context
         self._sessions = sessions
         self._by_name: dict[str, Account] = {}
+        self._expected: dict[str, Account] = {}  # have interest of other servers, and are not configured here
         self._options_by_name: dict[str, AccountOptions] = {}
         self._indexed: ServerOptions | None = None  # the options whose accounts it has
         self._on_created: list[Callable[[Account], object]] = []
@@ -108,6 +111,18 @@ class AccountRegistry(Mapping[str, Account]):
             return self.open(name)
         return account
 
+    def expect(self, name: str) -> Account | None:
+        """An account that is not configured here, and takes interest of other servers until it is. Clusters
+        are reloaded one server after the other, and interest comes only once: the JetStream API of a new
+        account would have no answer. None = there are EXPECTED_MAX others.
+
+        Otherwise than the official server, which loses such interest until its routes connect again.
+        """
+        account = self._expected.get(name)
+        if account is None and len(self._expected) < EXPECTED_MAX:
+            account = self._expected[name] = Account(name)
+        return account
+
     def when_limits_change(self, callback: Callable[[str, AccountJetStream | None], object]) -> None:
         """Calls callback(name, limits) when a token changes the JetStream limits of an account; None = no
         JetStream."""
@@ -122,7 +137,8 @@ class AccountRegistry(Mapping[str, Account]):
         """The account of that name; creates it on first use."""
         account = self._by_name.get(name)
         if account is None:
-            account = self._by_name[name] = Account(name)
+            expected = self._expected.pop(name, None)
+            account = self._by_name[name] = expected or Account(name)
             self._configure(account)
             for callback in self._on_created:
                 callback(account)

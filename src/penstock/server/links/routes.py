@@ -106,7 +106,7 @@ class Routes(LinkServer[RouteSession]):
         for account in self._accounts.values():
             self.mesh.interest.watch(account)
         self._accounts.when_created(self.mesh.interest.watch)
-        self._accounts.when_removed(self.mesh.interest.forget)
+        self._accounts.when_removed(self.mesh.forget)
         self._accounts.when_shared(self._expect_replies)
         await self._listen(lambda: self._connection(None), cluster.host, cluster.port)
         log = self._context.log

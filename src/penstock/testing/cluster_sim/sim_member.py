@@ -64,6 +64,9 @@ class SimAccounts:
     def look_up(self, name: str) -> Account | None:
         return self._by_name.get(name)
 
+    def expect(self, name: str) -> Account | None:
+        return None
+
 
 @dataclass(eq=False)
 class SimSubscription:
