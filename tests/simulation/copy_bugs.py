@@ -103,6 +103,11 @@ def unwritten_is_mirrored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Durability, "is_durable", property(lambda one: one.failure is not None or is_durable(one)))
 
 
+def consumers_not_set_back(patch: pytest.MonkeyPatch) -> None:
+    """After a power failure the consumer of a source stays ahead of what its stream still has."""
+    patch.setattr(source_consumer, "set_back", lambda ports: None)
+
+
 def removed_sources_not_noted(patch: pytest.MonkeyPatch) -> None:
     """How far a source got in the tick of the update that removes it is not noted."""
     patch.setattr(SourcePositions, "leave", lambda positions, source_states: None)
@@ -134,6 +139,7 @@ COPY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (positions_not_noted, "exactly once", 53),
     (void_notes_come_back, "exactly once", 20006690),
     (removed_sources_not_noted, "exactly once", 30010722),
+    (consumers_not_set_back, "kept", 1796014976448),
     (work_queue_held_by_the_gone, "idempotent recovery", 30011653),
     (mirrored_before_the_write, "ahead", 1),
     (copied_when_another_sync_ends, "ahead", 20001814),

@@ -68,9 +68,17 @@ class Opening:
         self._ports = ports
 
     def recover(self, now: int) -> None:
-        """Opens every stored stream with its consumers."""
-        for name in self._ports.stores.stream_names():
+        """Opens every stored stream with its consumers, then removes what acks or time have settled.
+
+        What an origin may remove is only known when the streams that read it are open.
+        """
+        ports, names = self._ports, self._ports.stores.stream_names()
+        for name in names:
             faults.contain(self._recover_stream, self._stream_failed, name, now)
+        faults.contain(ports.sourcing.set_back, ports.containment.work_failed)
+        for name in names:
+            if name in ports.table.open:
+                faults.contain(self._begin_recovered, self._stream_failed, name, now)
 
     def adopt(self, store: StreamStore) -> Generator[int, None, StreamReplica]:
         """Takes over a restored stream; yields work in the units of slices.py. The stream is unreachable
@@ -118,6 +126,7 @@ class Opening:
                 return
             if meta.replicated:
                 store.abandon()  # its group opens it
+                self._ports.table.unopened.add(name)
                 return
             if self._ports.is_clustered:
                 ports = self._ports
@@ -148,10 +157,18 @@ class Opening:
         deque(recover(stream, now, meta.rollups), maxlen=0)  # at once: no client is served yet
         for name in store.consumer_names():
             faults.contain(self._recover_consumer, self._consumer_failed, stream, name, now)
-        if stream.interest_state is not None:
-            # An ack may have been written without its removal.
-            stream.interest_state.unneeded()[0].remove_from(stream.log)
-        self._begin(stream, now)
+
+    def _begin_recovered(self, name: str, now: int) -> None:
+        stream = self._ports.table.open[name]
+        try:
+            if stream.interest_state is not None:
+                # An ack may have been written without its removal.
+                stream.interest_state.unneeded()[0].remove_from(stream.log)
+            self._begin(stream, now)
+        except Exception:
+            self._ports.containment.take_out(stream)
+            stream.store.abandon()
+            raise
 
     def _begin(self, stream: StreamReplica, now: int) -> None:
         """Activates a stream whose consumers are open."""

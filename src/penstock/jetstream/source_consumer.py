@@ -6,13 +6,15 @@ stream. It delivers nothing: the reader reads the log, and reports what the targ
 was written, a message counts as acked, and the origin may remove it.
 
 Invariant: the consumer's position never runs ahead of what the target has stored. It may lag: a crash between
-the two leaves messages in the origin that the target already has.
+the two leaves messages in the origin that the target already has. A power failure may keep the position and
+lose the copies, where neither was synced: each start sets such a consumer back to what its target has.
 """
 
 from __future__ import annotations
 
 import logging
 
+from penstock.errors import StoreError
 from penstock.jetstream.consumer.consumer_config import filters_of
 from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
 from penstock.jetstream.limits import SECOND_NS
@@ -126,6 +128,29 @@ def retire_orphans(ports: SourcingPorts) -> None:
                 "consumer %s of stream %s: stream %s no longer exists", consumer.name, origin.name, name
             )
             ports.consumers.retire(consumer)
+
+
+def set_back(ports: SourcingPorts) -> None:
+    """Sets back consumers that are ahead of their targets, when all streams are open after a restart: what a
+    target lost in a power failure it reads again, and until then the origin must not remove it."""
+    for stream in ports.table.open.values():
+        for state in stream.sources.states if stream.group is None else []:
+            origin = ports.table.open.get(state.source.name) if state.reads_log else None
+            if origin is None or origin.interest_state is None or origin.group is not None:
+                continue
+            if not state.is_mirror and state.ident and state.ident != origin.identity:
+                continue  # it was recreated: the position is not one of its sequences
+            consumer = find(ports, origin, stream, state)
+            wanted = state.first_wanted(origin.log)
+            if consumer is not None and wanted <= consumer.state.delivered_stream:
+                log.warning(
+                    "stream %s lost copies of messages of %s: from sequence %d on it reads again",
+                    stream.name, origin.name, wanted,
+                )  # fmt: skip
+                try:
+                    consumer.set_back(wanted)
+                except StoreError as error:  # it is written with the next change
+                    log.error("consumer %s of stream %s: %s", consumer.name, origin.name, error)
 
 
 def settle(consumer: ConsumerReplica, source_state: SourceState, now: int) -> None:

@@ -189,6 +189,11 @@ class Sourcing:
         when an offline one was deleted."""
         source_consumer.retire_orphans(self._ports)
 
+    def set_back(self) -> None:
+        """Makes origins retain what their targets lost in a power failure: after a restart, before anything
+        is removed."""
+        source_consumer.set_back(self._ports)
+
     def follow(self, stream: StreamReplica) -> None:
         """Starts the readers of a new stream, or of a new configuration."""
         present = {reader.source_state: reader for reader in self.readers.get(stream.name, ())}

@@ -15,6 +15,7 @@ from penstock.jetstream import sourcing
 from penstock.jetstream.stream.source_positions import PositionRecord
 from penstock.kernels.log.stream_log import StoredRecord
 from penstock.kernels.wire.dispatch import publish
+from penstock.store.file import FileStore
 from tests.support.engine import EngineHarness
 from tests.support.examples import examples
 from tests.unit.jetstream.test_engine_durability import syncing_engine
@@ -464,3 +465,45 @@ def test_a_note_about_messages_that_power_loss_took_counts_for_nothing() -> None
         js.request("o", b"%d" % n)
     settle(js)
     assert [one for one in payloads(js, "S") if one != b"own"] == [b"%d" % n for n in range(6)]
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+@pytest.mark.parametrize("copy", [{"sources": [{"name": "O"}]}, {"mirror": {"name": "O"}}])
+def test_an_origin_retains_what_its_copy_lost_in_a_power_failure(
+    copy: dict[str, Any], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost are the last copies, but neither their acks in the origin nor the messages there, which another
+    consumer needs."""
+    store = FileStore(tmp_path)
+    js = EngineHarness(store.account("$G"))
+    js.create("O", "o", retention="interest")
+    config = {"durable_name": "c", "ack_policy": "all"}
+    js.api("CONSUMER.CREATE.O.c", {"stream_name": "O", "config": config})
+    make(js, "S", **copy)
+    for n in range(kept):
+        js.request("o", b"%d" % n)
+    settle(js)
+    block = tmp_path / "jetstream" / "%24G" / "streams" / "S" / "msgs" / "1.blk"
+    before = block.read_bytes() if kept else None
+    for n in range(kept, 5):
+        js.request("o", b"%d" % n)
+    settle(js)
+    assert len(payloads(js, "S")) == 5
+    store.close()
+    if before is None:
+        block.unlink()
+    else:
+        block.write_bytes(before)
+    with monkeypatch.context() as patch:
+        patch.setattr(sourcing.LocalReader, "read", lambda reader, now, enough: 0)  # as if the copy were full
+        js = EngineHarness(FileStore(tmp_path).account("$G"), now=js.now)
+        inbox = js.listen(b"_INBOX.c")
+        js.send("$JS.API.CONSUMER.MSG.NEXT.O.c", b"_INBOX.c", payload=b"5")
+        settle(js)
+        assert len(inbox) == 5
+        js.send(f"$JS.ACK.O.c.1.5.5.{js.now}.0")
+        settle(js)
+    js.request("o", b"5")
+    settle(js)
+    assert payloads(js, "S") == [b"%d" % n for n in range(6)]
+    assert payloads(js, "O") == [b"5"]

@@ -369,6 +369,15 @@ class ConsumerReplica:
         self.delivery.skip_to(upto_seq + 1)
         self._ports.activate(self)
 
+    def set_back(self, seq: int) -> None:
+        """Continues at stream sequence `seq`, while its stream is opened: what it counts as acked from there
+        on is to be read again. Only for a driven consumer. Raises StoreWriteError."""
+        self.state.truncate(seq - 1)
+        self.delivery.skip_to(seq)
+        if self.stream.interest_state is not None:
+            self.stream.interest_state.refilter(self.pump, self.since)
+        self._recorder.replace()
+
     def reset(self, seq: int, now: int) -> int:
         """Restarts delivery at stream sequence `seq`, as if nothing from there on had been delivered; 0:
         directly above the ack floor. Returns the sequence.

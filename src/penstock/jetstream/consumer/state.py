@@ -110,9 +110,14 @@ class Recorder:
             self._store.name, delivered, last_seq,
         )  # fmt: skip
         self._state.truncate(last_seq)
-        self._store.snapshot(self._state.snapshot())
+        self.replace()
         # Without the sync, another power failure could restore the dropped deliveries, for other messages.
         self._store.sync()
+
+    def replace(self) -> None:
+        """Stores the state as a whole, in recovery: whatever follows the consumer begins with it. Raises
+        StoreWriteError."""
+        self._store.snapshot(self._state.snapshot())
 
     def write(self, *, sync: bool = False) -> None:
         """Appends changes since the last call. sync: also syncs, even without changes: a repeated ack is

@@ -84,12 +84,13 @@ class SourceState:
     def begin_after(self, origin: StreamLog) -> int:
         """The sequence of a local origin after which to read. A mirror whose origin starts later continues
         behind the gap."""
-        before = self._first_wanted(origin) - 1
+        before = self.first_wanted(origin) - 1
         if self.is_mirror and before > self._stream.log.last_seq:
             self.batch.place(before)
         return before
 
-    def _first_wanted(self, origin: StreamLog) -> int:
+    def first_wanted(self, origin: StreamLog) -> int:
+        """The sequence of a local origin from which the stream reads at its present position."""
         first = max(origin.first_seq, 1)
         if self.seq:
             return max(self.seq + 1, first)
