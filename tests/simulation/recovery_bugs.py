@@ -172,6 +172,12 @@ def erased_messages_kept_in_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BlockFiles, "_overwrite_in_memory", lambda files, patches: None)
 
 
+def removals_that_an_index_knows_alone_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A block loses its index when a record in it is overwritten, though a power loss took the tombstones of
+    what the index omits."""
+    patch.setattr(BlockFiles, "adopt", lambda files, number, indexed: files._writer.adopt(number))
+
+
 def torn_messages_of_batches_skipped_alone(patch: pytest.MonkeyPatch) -> None:
     """Recovery skips a message of an atomic batch that a power loss tore, and keeps the others."""
 
@@ -200,7 +206,8 @@ RECOVERY_BUGS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, int]] = [
     (torn_overwriting_left, "erased", 98325493),
     (erasures_before_their_tombstones, "sequence", 98900694),
     (files_left_open_whose_write_failed, "StoreCorruptError", 99030694),
-    (erased_messages_kept_in_memory, "erased", 99048510),
+    (erased_messages_kept_in_memory, "erased", 1796054003804),
+    (removals_that_an_index_knows_alone_forgotten, "no resurrection", 1796053253134),
     (torn_messages_of_batches_skipped_alone, "atomic", 99052396),
     (damaged_head_stops_the_reader, "StoreCorruptError", 98015210),
 ]

@@ -164,7 +164,8 @@ class EngineTick:
 
     def _apply_stream(self, stream: StreamReplica, now: int, *, was_deferred: bool) -> None:
         durability = stream.durability
-        if durability.is_syncing or durability.is_rolling_up:
+        # In a group, publishes are only submitted here, and its roll-ups end between two entries.
+        if durability.is_syncing or (durability.is_rolling_up and stream.group is None):
             if durability.is_syncing or stream.rollups.unfinished:
                 # Applying now would mix messages that the sync in flight does not cover with those it does,
                 # or acknowledge messages behind an unfinished roll-up.
@@ -287,12 +288,12 @@ class EngineTick:
         quantum = scheduler.quantum(len(consumers))
         with self.routing:
             for consumer in scheduler.in_order(consumers):
-                if consumer.stream.durability.is_syncing:
-                    # A delivery before the sync ends could show a message that a power loss takes back.
-                    self._deferrals.defer_consumer(consumer)
-                    continue
                 try:
-                    self._deliver_one(consumer, now, quantum)
+                    if consumer.stream.durability.is_syncing:
+                        # A delivery before the sync ends could show a message that a power loss takes back.
+                        self._deferrals.defer_consumer(consumer)
+                    else:
+                        self._deliver_one(consumer, now, quantum)
                 except Exception as error:
                     self._consumer_failed(error, consumer)
 

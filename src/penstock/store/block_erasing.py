@@ -75,13 +75,14 @@ def overwrite(
     *,
     compress: bool,
     permit: Permit,
+    indexed: int | None = None,
 ) -> Overwritten:
-    """Overwrites records of a closed block; on return they are overwritten on disk. Raises StoreError,
-    OSError: it can be repeated."""
+    """Overwrites records of a closed block; on return they are overwritten on disk. indexed: see
+    is_self_contained(). Raises StoreError, OSError: it can be repeated."""
     disk, path, index = files.disk, block_path(directory, number), index_path(directory, number)
     has_index = disk.exists(index)
     try:
-        if has_index and not is_self_contained(number, reader.read(number)):
+        if has_index and not is_self_contained(number, reader.read(number), indexed):
             return Overwritten(needs_rewrite=True)
         plain = plain_of_envelope(files, path)
     except (OSError, StoreError) as error:

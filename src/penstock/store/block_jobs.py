@@ -105,6 +105,7 @@ class BlockJobs:
         self._dropped: list[int] = []
         self._dropped_unwritten: list[int] = []  # dropped, but their tombstones are not written yet
         self._rewrites: list[tuple[MessageBlock | None, list[int]]] = []
+        self._indexed: dict[int, int] = {}  # blocks whose index recovery read, and how many messages it had
         self._damaged: set[int] = set()  # damaged blocks: they are rewritten from the log
         self._busy: set[int] = set()  # blocks whose files the job in flight writes or removes
         self._owner = object()  # of the work in the executor
@@ -112,6 +113,10 @@ class BlockJobs:
         self._failed = False  # the last job failed; the next write tries again
         self._is_running = self._closed = False
         self._compactions_left = 0
+
+    def note_indexed(self, number: int, messages: int) -> None:
+        """Recovery read a block from its index, which had so many messages."""
+        self._indexed[number] = messages
 
     def rewrite(self, number: int) -> None:
         """Schedules a rewrite of a damaged block, when it is closed."""
@@ -323,6 +328,7 @@ class BlockJobs:
                 self._failed = True
             else:
                 self._writer.replaced(made.number)
+                self._indexed.pop(made.number, None)
                 self._syncs.discard(made.number)
                 made.written = made.size
                 made.replaces = False
@@ -426,6 +432,7 @@ class BlockJobs:
     def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self._writer.forget(number)
+            self._indexed.pop(number, None)
             self._damaged.discard(number)
 
     # ------------------------------------------------------------------ securely removed records
@@ -531,7 +538,7 @@ class BlockJobs:
     def _overwrite(self, number: int, patches: list[Patch]) -> Overwritten:
         return overwrite(
             self._files, self._directory, self._reader, number, patches,
-            compress=self.compress, permit=self._permit,
+            compress=self.compress, permit=self._permit, indexed=self._indexed.get(number),
         )  # fmt: skip
 
     def _zero(self, number: int, patches: list[Patch], outcome: Overwritten) -> None:
@@ -552,6 +559,7 @@ class BlockJobs:
             self._damaged.add(number)
             self._erasures.left_to_rewrite(patches)
             return
+        self._indexed.pop(number, None)
         self._erasures.overwritten(patches)
         if outcome.old is not None:
             self._syncs.discard(number)  # the new file is synced

@@ -77,13 +77,17 @@ def fingerprint(disk: Disk, path: Path) -> tuple[int, int]:
     return size, _TAIL.unpack(tail.ljust(8, b"\0"))[0]
 
 
-def is_self_contained(number: int, data: memoryview) -> bool:
-    """Whether a closed block's bytes alone, without its index, describe everything the block contains."""
+def is_self_contained(number: int, data: memoryview, indexed: int | None = None) -> bool:
+    """Whether a closed block's bytes alone, without its index, describe everything the block contains.
+
+    indexed: how many live messages the index had when recovery read it; None: the log wrote the index since
+    then. A power loss may leave an index and take the tombstones of messages that it omits.
+    """
     block = MessageBlock(number, 1)
     block.closed = True
     bad = block.scan(data, copy=False)
     block.release_borrowed()
-    return bad is None and not block.skipped_offsets
+    return bad is None and not block.skipped_offsets and indexed in (None, len(block))
 
 
 class BlockReader:

@@ -71,6 +71,7 @@ class BlockSyncs:
         self.syncing: set[int] = set()  # blocks covered by syncs in flight
         self.distrusted: set[Path] = set()  # files whose sync failed: to be written again
         self.was_clean = False  # everything was on disk when the last write began
+        self.end_raised = False  # a step of the sync that ended last raised
         self.writes, self.synced_writes = 1, 0
         self._directory = directory
         self._files = files
@@ -215,11 +216,13 @@ class BlockSyncs:
             if first.failure is not None:
                 for later in self._in_flight:
                     later.failure = first.failure
+            self.end_raised = False
             for step in first.steps:
                 faults.contain(step, partial(self._step_failed, step), first.failure)
 
     def _step_failed(self, step: OnEnd, error: Exception, _: StoreWriteError | None) -> None:
         """What the step did is unknown, so it takes the sync for a failed one."""
+        self.end_raised = True
         why = StoreWriteError(faults.describe(self._note(error)))
         faults.contain(step, self._step_failed_again, why)
 

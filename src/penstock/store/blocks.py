@@ -66,9 +66,12 @@ class BlockFiles:
         """Whether a sync failed, so that only a write() followed by a sync makes what it covered durable."""
         return bool(self._syncs.distrusted)
 
-    def adopt(self, number: int) -> None:
-        """Registers a block file that recovery found."""
+    def adopt(self, number: int, indexed: int | None = None) -> None:
+        """Registers a block file that recovery found. indexed: how many messages the index had from which it
+        was read."""
         self._writer.adopt(number)
+        if indexed is not None:
+            self._jobs.note_indexed(number, indexed)
 
     def rewrite(self, number: int) -> None:
         """Schedules a rewrite of a damaged block, when it is closed."""
@@ -161,7 +164,9 @@ class BlockFiles:
 
     def _sync_ended(self, failure: StoreWriteError | None) -> None:
         self._jobs.sync_ended()
-        if failure is None:
+        # Where something raises at the end of each sync, one would follow the other for ever, also while a
+        # request waits for the last of them. The end of a later sync comes here again.
+        if failure is None and not self._syncs.end_raised:
             self._sync_for_erasures()
 
     # ------------------------------------------------------------------ secure removals

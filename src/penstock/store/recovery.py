@@ -77,19 +77,20 @@ def recover_log(
     for number in numbers:
         block = _indexed(directory, files, number)
         if files.is_to_encrypt(block_path(directory, number)):
-            if block is not None and not is_self_contained(number, reader.read(number)):
-                # Only the index finds the records behind a hole, and it fits the plain file alone: the block
-                # is encrypted by a rewrite from the log instead.
+            if block is not None and not is_self_contained(number, reader.read(number), block.live):
+                # Only the index finds the records behind a hole, or knows of removals, and it fits the plain
+                # file alone: the block is encrypted by a rewrite from the log instead.
                 block_files.rewrite(number)
             else:
                 files.encrypt(block_path(directory, number))
                 block = None
+        indexed = None if block is None else block.live
         if block is None and number == numbers[-1]:
             block = _last_block(directory, files, block_files, number)
         if block is None:
             block, is_whole = _scanned(directory, reader, number)
             whole += [block] if is_whole else []
-        block_files.adopt(number)
+        block_files.adopt(number, indexed)
         blocks.append(block)
     for number, why in log.restore(blocks):
         logger.error("%s: block ignored: %s", block_path(directory, number), why)

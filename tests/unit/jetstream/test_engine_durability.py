@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.jetstream.commit import LocalCommit
+from penstock.jetstream.consumer.consumer_replica import ConsumerReplica
+from penstock.jetstream.deferrals import Deferrals
 from penstock.jetstream.durability import Durability
 from penstock.jetstream.engine import SharedState
 from penstock.kernels.wire.dispatch import ServiceSink, publish
@@ -105,6 +107,45 @@ def test_consumers_get_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
     assert heard == []
     later.drain()
     assert [payload for _, _, payload in heard] == [b"one"]
+    js.engine.close()
+    store.close()
+
+
+def test_a_consumer_whose_wait_for_a_sync_raises_holds_up_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+) -> None:
+    later, store, js = syncing_engine(tmp_path)
+    heard = js.listen(b"out.*")
+    for name in ("A", "B"):
+        js.create(name, name.lower())
+        later.drain()
+        config = {"deliver_subject": f"out.{name}", "name": "c", "mem_storage": True}
+        config |= {"ack_policy": "explicit", "ack_wait": SECOND}
+        answer = js.api(f"CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": config})
+        assert "error" not in answer
+        publish(js.index, name.lower().encode(), b"", b"", b"one")
+        js.tick()
+        later.drain()
+        js.tick()
+    assert [subject for subject, _, _ in heard] == [b"out.A", b"out.B"]
+    wait = Deferrals.defer_consumer
+
+    def broken(deferrals: Deferrals, consumer: ConsumerReplica) -> None:
+        if consumer.stream.name == "A":
+            raise RuntimeError("injected")
+        wait(deferrals, consumer)
+
+    monkeypatch.setattr(Deferrals, "defer_consumer", broken)
+    publish(js.index, b"a", b"", b"", b"two")
+    js.tick()
+    assert js.engine.streams["A"].durability.is_syncing
+    heard.clear()
+    js.wait_until(js.now + 2 * SECOND)  # both are to deliver again
+    assert heard and {subject for subject, _, _ in heard} == {b"out.B"}
+    assert list(js.engine.streams["A"].consumers) == [], "it is set aside"
+    assert {str(one) for one in noted_faults} == {"injected"}
+    noted_faults.clear()
+    later.drain()
     js.engine.close()
     store.close()
 

@@ -63,6 +63,36 @@ def test_the_end_of_a_sync_is_reported_when_other_work_at_it_raises(
     assert ends == [None, None]
 
 
+def test_syncs_of_removals_do_not_follow_each_other_for_ever_when_their_ends_raise(
+    monkeypatch: pytest.MonkeyPatch, noted_faults: list[BaseException]
+) -> None:
+    """Who waits for the syncs of a stream waits until there is none: the whole server did."""
+    disk, background = SimDisk(Random(1)), Hanging()
+    stream = filled(opened(disk, background))
+    stream.sync()
+    raised: list[BaseException] = []
+
+    def broken(*_: Any) -> None:
+        raised.append(RuntimeError("injected"))
+        if len(raised) > 20:
+            pytest.fail("syncs follow each other for ever")  # no Exception: it is not contained
+        raise raised[-1]
+
+    monkeypatch.setattr(BlockSyncs, "_succeeded", broken)
+    stream.log.remove(2, secure=True)
+    stream.write()
+    background.finish()
+    assert raised
+    monkeypatch.undo()
+    noted_faults.clear()
+    assert 2 in stored(disk)
+    ends: list[StoreWriteError | None] = []
+    stream.start_sync(ends.append)
+    background.finish()
+    assert ends == [None]
+    assert 2 not in stored(disk), "the next sync lets it be overwritten"
+
+
 def test_a_sync_whose_report_raises_is_reported_as_failed(noted_faults: list[BaseException]) -> None:
     disk, background = SimDisk(Random(1)), Hanging()
     stream = filled(opened(disk, background))

@@ -15,7 +15,7 @@ from penstock.testing.sim.counter_checks import INCREMENTS, Counters
 from penstock.testing.sim.fast_checks import FastBatchModel
 from penstock.testing.sim.feature_checks import feature
 from penstock.testing.sim.simulator import Simulator
-from penstock.testing.sim.stream_checks import TAG, SimPublish, StreamRecord, ttl_ns
+from penstock.testing.sim.stream_checks import TAG, TTLS, SimPublish, StreamRecord
 from penstock.testing.sim.transform_checks import stored_subject
 
 TOKENS = ("x", "y", "z.1", "z.2", "w.q")
@@ -54,9 +54,7 @@ def extra_headers(one: SimPublish, record: StreamRecord, random: Random) -> list
         return [(headers.MSG_ID, one.msg_id.decode())]
     one.plain = False
     if kind < 0.9:
-        ttl = random.choice(["1", "3s", "never", "60"])
-        one.ttl_ns = 0 if ttl == "never" else ttl_ns(ttl.encode())
-        return [(headers.TTL, ttl)]
+        return [one.expire_after(random.choice(TTLS))]
     if kind < 0.94:
         one.rollup = random.choice(["sub", "all"])
         return [(headers.ROLLUP, one.rollup)]

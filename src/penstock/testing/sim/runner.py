@@ -61,6 +61,14 @@ GROUPED_RATE = 0.05
 _GROUPED_SALT = 700707 << 40
 """Decides which seeds those are, likewise: none of those that failed once either."""
 
+ERASING_RATE = 0.05
+"""The share of seeds in which messages are erased soon after they were stored, and the server crashes
+often."""
+
+_ERASING_FROM = 1_796_053_200_000
+"""The first seed that may be one of those: older ones keep their runs. Seeds come from the clock."""
+_ERASING_SALT = 1 << 41
+
 _ACTIONS = [action for action, weight in workload.ACTIONS for _ in range(weight)]
 _ATOMIC = (publish_atomic, reset_consumer)
 _RISKY = (*_ATOMIC, disk_work.schedule_on_a_full_disk, disk_work.purge_on_a_full_disk)
@@ -68,6 +76,7 @@ _CROWDED_ACTIONS = [action for action, weight in workload.CROWDED_ACTIONS for _ 
 _HASTY_ACTIONS = [action for action, weight in workload.HASTY_ACTIONS for _ in range(weight)]
 _STUMBLING_ACTIONS = [action for action, weight in workload.STUMBLING_ACTIONS for _ in range(weight)]
 _GROUPED_ACTIONS = [action for action, weight in workload.GROUPED_ACTIONS for _ in range(weight)]
+_ERASING_ACTIONS = [action for action, weight in workload.ERASING_ACTIONS for _ in range(weight)]
 _HASTY_DANGER = _STUMBLING_DANGER = 4
 _STUMBLING_REORDER_RATE = 0.6
 SHRINK_RUNS = 150
@@ -142,6 +151,10 @@ class Run:
         self._is_grouped &= Random(seed ^ _GROUPED_SALT).random() < GROUPED_RATE
         if self._is_grouped:
             self._actions = _GROUPED_ACTIONS
+        self._create = stream_work.create_stream
+        if seed >= _ERASING_FROM and Random(seed ^ _ERASING_SALT).random() < ERASING_RATE:
+            self._is_hasty, self._is_stumbling, self._is_grouped = True, False, False
+            self._actions, self._create = _ERASING_ACTIONS, stream_work.create_compressed_stream
         random = Random(seed)
         self.crash_rate = random.choice([0.02, 0.06, 0.12])
         self.power_rate = random.choice([0.0, 0.5, 0.5, 1.0])
@@ -196,7 +209,7 @@ class Run:
         sim = self.sim
         sim.disk.random = Random((self.seed << 12) + step + (1 << 60))
         bare = len(sim.streams) < 3 and step % 2 == 0  # else most steps find nothing to do
-        action = stream_work.create_stream if bare else random.choice(self._actions)
+        action = self._create if bare else random.choice(self._actions)
         if sim.has_copies and step in (6, 9):  # early, so that much is copied
             action = stream_work.create_target
         self.events.append(f"[{step}] {action.__name__} at {(sim.now - 1_700_000_000_000_000_000) / 1e9} s")

@@ -32,6 +32,7 @@ GRAIN_NS = 20_000_000  # how late the server may expire messages
 MARKER = b"Nats-Marker-Reason"
 LETTER = b"Penstock-Dead-Letter-Stream"
 TAG = "Sim-Tag"
+TTLS = ("1", "3s", "never", "60")
 _PRODUCED = headers.SCHEDULER.encode() + b":"
 
 
@@ -77,6 +78,11 @@ class SimPublish:
         self.expect: tuple[int, bool] | None = None
         self.plain = True
         self.answered = False
+
+    def expire_after(self, ttl: str) -> tuple[str, str]:
+        """The header of a message that expires."""
+        self.ttl_ns = 0 if ttl == "never" else ttl_ns(ttl.encode())
+        return headers.TTL, ttl
 
 
 def tag_of(payload: bytes) -> int:
@@ -566,10 +572,10 @@ class StreamRecord:
             return True
         # By the limits before or after an update that the crash interrupted.
         configs = [self.config, self.config_before] if self.limits_changed else [self.config]
-        return any(self._had_no_room(held, found, config, power=power) for config in configs)
+        return any(self._had_no_room(held, found, config, now, power=power) for config in configs)
 
     def _had_no_room(
-        self, held: Held, found: dict[int, Held], config: ApiStreamConfig, *, power: bool
+        self, held: Held, found: dict[int, Held], config: ApiStreamConfig, now: int, *, power: bool
     ) -> bool:
         limited = config.max_msgs > 0 or config.max_bytes > 0
         if limited and (self.limits_changed or held.seq < min(found, default=1 << 62)):
@@ -583,6 +589,11 @@ class StreamRecord:
             lost = power and any(one.subject == held.subject for one in self.published.values())
             lost = lost or (power and self.copies is not None)
             newer = any(one.subject == held.subject and one.seq > held.seq for one in found.values())
+            # What replaced it was written before the crash, and has expired since.
+            newer = newer or any(
+                one.subject == held.subject and 0 < one.ttl_ns <= now - held.ts
+                for one in self.published.values()
+            )
             return lost or newer or limited
         return False
 

@@ -22,7 +22,7 @@ from penstock.testing.sim.dead_letter_checks import CONFIG, LETTERS
 from penstock.testing.sim.feature_checks import feature
 from penstock.testing.sim.schedule_checks import schedule_headers
 from penstock.testing.sim.simulator import SECOND_NS, Simulator
-from penstock.testing.sim.stream_checks import TAG, SimPublish, StreamRecord
+from penstock.testing.sim.stream_checks import TAG, TTLS, SimPublish, StreamRecord
 from penstock.testing.sim.transform_checks import renaming_config
 
 STREAMS = ("A", "B", "C")
@@ -81,10 +81,19 @@ def create_dead_letter_stream(sim: Simulator) -> None:
 
 
 def create_stream(sim: Simulator, random: Random) -> None:
+    _create(sim, random, {})
+
+
+def create_compressed_stream(sim: Simulator, random: Random) -> None:
+    """Creates a stream whose full blocks are compressed."""
+    _create(sim, random, {"compression": "s2", "storage": "file", "deny_delete": False})
+
+
+def _create(sim: Simulator, random: Random, fields: dict[str, Any]) -> None:
     name = random.choice(STREAMS)
     if name in sim.streams or sim.removals.ask_again(sim, name):
         return
-    sim.api(f"STREAM.CREATE.{name}", stream_config(name, random), ("create", name))
+    sim.api(f"STREAM.CREATE.{name}", stream_config(name, random) | fields, ("create", name))
 
 
 def create_target(sim: Simulator, random: Random) -> None:
@@ -186,8 +195,20 @@ def delete_message(sim: Simulator, random: Random) -> None:
     if record is None or not record.live:
         return
     seq = random.choice([min(record.live), max(record.live), random.choice(list(record.live))])
+    _delete(sim, record, seq, no_erase=random.random() < 0.5)
+
+
+def erase_newest(sim: Simulator, random: Random) -> None:
+    """Erases one of the last messages: its block is likely to be open still."""
+    record = any_stream(sim, random)
+    if record is None or not record.live:
+        return
+    seq = random.choice(sorted(record.live)[-3:])
+    _delete(sim, record, seq, no_erase=False)
+
+
+def _delete(sim: Simulator, record: StreamRecord, seq: int, *, no_erase: bool) -> None:
     record.asked.append(("delete", seq))
-    no_erase = random.random() < 0.5
     answer = sim.api(f"STREAM.MSG.DELETE.{record.name}", {"seq": seq, "no_erase": no_erase})
     if answer.get("success"):
         if not no_erase:
@@ -315,7 +336,7 @@ def publish_header(publish: SimPublish, record: StreamRecord, random: Random) ->
         publish.expect = (expected, True)
         pairs.append((headers.EXPECTED_LAST_SUBJECT_SEQUENCE, str(expected)))
     elif kind < 0.95:
-        pairs.append((headers.TTL, random.choice(["1", "3s", "never", "60"])))
+        pairs.append(publish.expire_after(random.choice(TTLS)))
     else:
         publish.rollup = random.choice(["sub", "sub", "all"])
         pairs.append((headers.ROLLUP, publish.rollup))

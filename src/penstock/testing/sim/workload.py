@@ -28,10 +28,12 @@ from penstock.testing.sim.consumer_work import (
 from penstock.testing.sim.disk_work import fail_disk, fill_disk, purge_on_a_full_disk, schedule_on_a_full_disk
 from penstock.testing.sim.simulator import SECOND_NS, Simulator
 from penstock.testing.sim.stream_work import (
+    create_compressed_stream,
     create_stream,
     create_target,
     delete_message,
     delete_stream,
+    erase_newest,
     get_message,
     publish_alike,
     publish_some,
@@ -121,6 +123,21 @@ HASTY_ACTIONS: tuple[tuple[Action, int], ...] = (
     (recreate_consumer, 6),
     (pull, 16),
     (ack_some, 14),
+    (check_all, 3),
+)
+
+# For messages that are erased soon after they were stored, in blocks that are compressed when they are full.
+ERASING_ACTIONS: tuple[tuple[Action, int], ...] = (
+    (publish_some, 40),
+    (publish_fast, 6),
+    (publish_atomic, 3),
+    (erase_newest, 40),
+    (pass_time, 3),
+    (create_compressed_stream, 6),
+    (purge, 2),
+    (create_consumer, 3),
+    (pull, 6),
+    (ack_some, 6),
     (check_all, 3),
 )
 
