@@ -48,9 +48,19 @@ def drops_entries_while_a_state_is_loaded(patch: pytest.MonkeyPatch) -> None:
     """What is committed before the replica is there is forgotten."""
     committed = StreamGroup.committed
 
-    def wrong(self: StreamGroup, index: int, term: int, payload: bytes) -> None:
-        if self._replica is not None:
-            committed(self, index, term, payload)
+    def wrong(self: StreamGroup, index: int, term: int, payload: bytes) -> bool:
+        return self._replica is not None and committed(self, index, term, payload)
+
+    patch.setattr(StreamGroup, "committed", wrong)
+
+
+def hands_out_entries_behind_one_that_takes_long(patch: pytest.MonkeyPatch) -> None:
+    """A stream goes on while a roll-up is unfinished."""
+    committed = StreamGroup.committed
+
+    def wrong(self: StreamGroup, index: int, term: int, payload: bytes) -> bool:
+        committed(self, index, term, payload)
+        return False
 
     patch.setattr(StreamGroup, "committed", wrong)
 
@@ -137,7 +147,8 @@ STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (removes_files_before_the_log_has_the_next_checkpoint, 161),
     (removes_files_while_a_state_is_taken, 1),
     (does_not_serve_after_a_state_was_loaded, 94),
-    (waits_for_a_checkpoint_that_was_given_up, 238),
+    (waits_for_a_checkpoint_that_was_given_up, 201),
     (forgets_its_own_state_when_the_leader_sends_one, 1795968671087),
+    (hands_out_entries_behind_one_that_takes_long, 2),
 )
 """Each bug with the seed that is tried first."""

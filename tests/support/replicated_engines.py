@@ -5,6 +5,7 @@ An entry is committed on every engine at once, unless it is held back from one (
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -88,7 +89,8 @@ class ReplicatedEngines:
             group.committed += 1
             most -= 1
             for replica in self.replicas[name]:
-                replica.committed(group.committed, term, entry)
+                if not replica.committed(group.committed, term, entry):
+                    deque(replica.finish(), maxlen=0)
         if group.committed == len(group.entries):
             reads, group.reads = group.reads, []
             for done in reads:

@@ -12,7 +12,7 @@ from penstock.raft.membership import Membership
 from penstock.raft.raft_messages import ReplicaId
 from penstock.raft.raft_options import MILLISECOND_NS
 from penstock.raft.raft_replica import Role
-from penstock.replication.group_port import ProposalId
+from penstock.replication.group_port import GroupPort, ProposalId
 from penstock.replication.group_storage import DiskWrite, GroupStorage, StorageFindings
 from penstock.replication.replica_group import ReplicaGroup
 from penstock.replication.replication_node import ReplicationNode, ReplicationOptions
@@ -22,7 +22,8 @@ DIRECTORY = Path("/replication")
 
 
 class ListOwner:
-    """A state machine that is the list of its commands. fails_at: raises at such a command."""
+    """A state machine that is the list of its commands. fails_at: raises at such a command. takes_long: these
+    are not applied before end()."""
 
     def __init__(self, fails_at: bytes = b"-") -> None:
         self.commands: list[bytes] = []
@@ -31,14 +32,27 @@ class ListOwner:
         self.can_install = True
         self.snapshots: list[Callable[[bytes | None], None]] = []
         self.snapshots_at_once = True
+        self.takes_long: tuple[bytes, ...] = ()
+        self._begun = b""
 
     def restored(self, index: int, term: int, data: bytes) -> None:
         self.commands = data.split(b"\n") if data else []
 
-    def committed(self, index: int, term: int, payload: bytes) -> None:
+    def committed(self, index: int, term: int, payload: bytes) -> bool:
+        assert not self._begun, "a command comes before the one before is applied"
         if payload == self.fails_at:
             raise ValueError(f"a state machine's mistake at {payload!r}")
+        if payload in self.takes_long:
+            self._begun = payload
+            return True
         self.commands.append(payload)
+        return False
+
+    def end(self, port: GroupPort) -> None:
+        """The command that takes long is applied."""
+        self.commands.append(self._begun)
+        self._begun = b""
+        port.resume()
 
     def handing_over(self) -> None:
         """Everything is proposed already."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from penstock.jetstream.meta.assignments import GroupAssignment, StreamAssignment
@@ -44,13 +45,17 @@ def assigned(
 
 class StreamServerUnderTest(NodeUnderTest):
     """A server: its disk survives stop() and start(). It is the watcher of its groups, too. store: with which
-    it starts, None for an empty one."""
+    it starts, None for an empty one. settings: of its engine. is_paused: its long work makes a pause."""
 
     store: AccountStore | None = None
+    settings: Mapping[str, Any] = MappingProxyType({})
+    is_paused = False
 
     def start(self, *, segment_bytes: int = 1 << 20) -> None:
         super().start(segment_bytes=segment_bytes)
-        self.engine = EngineHarness(self.store, now=START_NS + self.nodes.now, is_clustered=True)
+        self.engine = EngineHarness(
+            self.store, now=START_NS + self.nodes.now, is_clustered=True, **self.settings
+        )
         self.calls: list[tuple[int, Callable[[], None]]] = []
         self.events: list[tuple[str, str, Any]] = []
         self.groups = StreamGroups(
@@ -101,12 +106,14 @@ class StreamServerUnderTest(NodeUnderTest):
 
     def pump(self) -> bool:
         wakes, now = self.engine.wakes, self.nodes.now
-        due = [call for at, call in self.calls if at <= now]
-        self.calls = [(at, call) for at, call in self.calls if at > now]
+        due = [] if self.is_paused else [call for at, call in self.calls if at <= now]
+        if due:
+            self.calls = [(at, call) for at, call in self.calls if at > now]
         for call in due:
             call()
         self.engine.tick()
-        return super().pump() or self.engine.wakes > wakes or any(at <= now for at, _ in self.calls)
+        is_busy = super().pump() or self.engine.wakes > wakes
+        return is_busy or (not self.is_paused and any(at <= now for at, _ in self.calls))
 
 
 class StreamServers(NodesUnderTest):

@@ -201,7 +201,8 @@ class Capacity:
             elif 0 <= limit <= used + self._used_elsewhere(storage):
                 refusal = codes.INSUFFICIENT_RESOURCES
         if stream.group is not None:
-            # What was submitted last may not be applied yet. Roll-ups are not limited: see decision 0032.
+            # What was submitted last may not be applied yet. Roll-ups have a limit of their own: see decision
+            # 0032.
             stream.group.submit_changed(Admit(refusal, bytes_end))
             if stream.takes_batches:
                 stream.group.submit_changed(self._batch_limits(stream))

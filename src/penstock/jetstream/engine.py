@@ -13,7 +13,7 @@ No IO, clock or randomness of its own: the stores do the IO; time and ids come f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -318,6 +318,7 @@ class JetStreamEngine:
             origin_changed=self._origin_changed,
             clock=self.clock,
             wake=self._wake,
+            rollup_messages=self.config.rollup_messages,
         )
 
     def _sourcing_ports(self) -> SourcingPorts:
@@ -347,7 +348,6 @@ class JetStreamEngine:
             wake=self._wake,
             defer=self.pending.defer,
             adopt=self._adopt,
-            remove_files=self._remove_files,
             failed=self.containment.work_failed,
         )
 
@@ -486,6 +486,3 @@ class JetStreamEngine:
 
     def _consumer_expired(self, consumer: ConsumerReplica) -> None:
         self.consumers.expired(consumer)
-
-    def _remove_files(self, files: Iterator[object]) -> None:
-        self.registry.remove_files(files)

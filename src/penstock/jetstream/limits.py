@@ -85,6 +85,9 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     batch_bytes_max              bytes of the server's open atomic batches. Default 1 GiB
     official_fast_errors         reject fast batches with the official server's error codes, not the ADR's
     batch_timeout_ns             a batch without a message for this long is abandoned. Default ten seconds
+    rollup_messages              messages that the roll-ups of one command of a replicated stream remove at
+                                 once; the rest takes slices. The same on all servers: what is stored before
+                                 the rest is removed has no limits meanwhile. Default 16,384: 2 to 6 ms
     buffered_msgs_max,
     buffered_bytes_max           publishes of a stream that may wait to be stored, and their bytes; 0
                                  (default): 100,000 and 128 MiB during a sync; -1: no limit
@@ -126,6 +129,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     batch_bytes_max: int = 1024 * 1024 * 1024
     official_fast_errors: bool = False
     batch_timeout_ns: int = 10 * SECOND_NS
+    rollup_messages: int = 16 * 1024
     buffered_msgs_max: int = 0
     buffered_bytes_max: int = 0
 

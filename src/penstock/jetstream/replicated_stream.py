@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -50,6 +51,7 @@ from penstock.jetstream.group_commands import Flight, GroupCommands, parts_of, s
 from penstock.jetstream.pending_work import PendingWork
 from penstock.jetstream.reviews import Reviews
 from penstock.jetstream.state_hash import StateHash
+from penstock.jetstream.stream.purge import SLICE, SLICE_WORK
 from penstock.jetstream.stream.replica_state import (
     CHUNK_SEQS,
     ChunkNames,
@@ -58,6 +60,7 @@ from penstock.jetstream.stream.replica_state import (
     take_slices,
     take_state,
 )
+from penstock.jetstream.stream.shrinking import PART_WORK
 from penstock.jetstream.stream.stream_replica import StreamReplica
 from penstock.jetstream.stream_table import StreamTable
 from penstock.kernels.ingest.ingest import IngestBatch
@@ -69,6 +72,8 @@ from penstock.protocol.api import ApiConsumerInfo
 log = logging.getLogger("penstock.jetstream")
 
 HELD_PART_BYTES = 4 << 20
+WAIT_WORK = 1000
+"""Of a step that finds an entry unfinished, in the units of slices.py."""
 
 
 class ReplicatedPorts(Struct, frozen=True, eq=False):
@@ -76,7 +81,7 @@ class ReplicatedPorts(Struct, frozen=True, eq=False):
 
     follow_origins: begins to read those of a stream's mirror or sources. forget_origins: stops it; True: for
     good. origin_changed: this server has a stream now, or no more. clock: ns since the epoch. wake: requests
-    the end of a tick.
+    the end of a tick. rollup_messages: see EngineConfig.
     """
 
     index: SubscriptionIndex
@@ -92,6 +97,16 @@ class ReplicatedPorts(Struct, frozen=True, eq=False):
     origin_changed: Callable[[str], object]
     clock: Callable[[], int]
     wake: Callable[[], None]
+    rollup_messages: int
+
+
+class _UnfinishedEntry(NamedTuple):
+    """An entry that is being applied. place: its index and term. flight: what waits for it, if this server
+    led. steps: see ReplicatedStream._apply()."""
+
+    place: tuple[int, int]
+    flight: Flight | None
+    steps: Generator[int, None, None]
 
 
 class ReplicatedStream:
@@ -126,6 +141,8 @@ class ReplicatedStream:
         self._names = names or {}
         self._held: list[IngestBatch] = []
         self._begun: dict[str, ApiConsumerInfo] = {}
+        self._unfinished: _UnfinishedEntry | None = None
+        stream.rollups.limit(self._ports.rollup_messages)
         commands.applied(stream.now)
 
     @property
@@ -149,27 +166,52 @@ class ReplicatedStream:
             self._led_term = term
             self._begin()
 
-    def committed(self, index: int, term: int, entry: bytes) -> None:
+    def committed(self, index: int, term: int, entry: bytes) -> bool:
         """The next entry of the group's log is committed. Indexes ascend, with gaps where the group itself
-        used one; an entry that is in the state already is ignored."""
+        used one; an entry that is in the state already is ignored.
+
+        Returns whether it is applied. Otherwise its roll-ups replace very many messages: finish() is to be
+        run to its end before anything else is handed here but a role.
+        """
         if self.failure or index <= self.applied_index:
-            return
+            return True
         is_own = self.is_serving and term == self._led_term
         flight = self.commands.take_committed() if is_own else None
+        self._unfinished = _UnfinishedEntry((index, term), flight, self._apply(index, entry, flight))
+        return not self._advance(self._unfinished)
+
+    def finish(self) -> Generator[int, None, None]:
+        """Applies what is left of an entry: yields work (of slices.py)."""
+        while self._unfinished is not None:
+            work = self._advance(self._unfinished)
+            if work:
+                yield work
+
+    def _advance(self, one: _UnfinishedEntry) -> int:
+        """The next slice of an entry. Returns its work, 0 when the entry is applied, or cannot be."""
         try:
-            self._apply(index, entry, flight)
+            for work in one.steps:
+                return work
         except Exception as error:  # noqa: BLE001  # costs this replica, and no other stream
-            self._fail(error, index)
-            return
-        self.applied_index, self.applied_term = index, term
-        if flight is not None:
+            self._unfinished = None
+            self._fail(error, one.place[0])
+            return 0
+        self._unfinished = None
+        self._applied(one)
+        return 0
+
+    def _applied(self, one: _UnfinishedEntry) -> None:
+        self.applied_index, self.applied_term = one.place
+        if one.flight is not None:
             # Before the stream's next deadline is looked up: with an Expire in flight it has none.
-            for call in flight.calls:
+            for call in one.flight.calls if self.is_serving else one.flight.late:
                 call()
         if self.is_serving:
             self._continue()
-        elif flight is None:
-            self._follow_on(is_own=term == self._led_term)
+        elif one.flight is None:
+            self._follow_on(is_own=self.applied_term == self._led_term)
+        else:  # it led when the entry was committed
+            self.stream.effects.leave(self._ports.index)
 
     def _follow_on(self, *, is_own: bool) -> None:
         """What follows an entry on another replica. is_own: this server proposed it, and leads no more."""
@@ -183,8 +225,9 @@ class ReplicatedStream:
         for call in late:
             call()
 
-    def _apply(self, index: int, entry: bytes, flight: Flight | None) -> None:
-        """Applies the commands of an entry. Raises MalformedCommandError, and what only a bug raises."""
+    def _apply(self, index: int, entry: bytes, flight: Flight | None) -> Generator[int, None, None]:
+        """Applies the commands of an entry; yields work between the slices of a long one. Raises
+        MalformedCommandError, and what only a bug raises."""
         stream = self.stream
         moved: dict[str, None] = {}
         refusals: list[int] = []
@@ -199,15 +242,38 @@ class ReplicatedStream:
                 outcome = error
                 refusals.append(error.err_code)
             else:
+                if stream.rollups.unfinished:
+                    yield from self._finish_rollups()
                 self._follow_change(command)
                 if isinstance(command, ProgressConsumer):
                     moved[command.name] = None
                 elif isinstance(command, CheckState):
                     self._compare(command)
+            stream.rollups.limit(self._ports.rollup_messages)
             if flight is not None:
                 flight.settle(number, outcome)
         self.hash.applied(index, stream, self.standby, moved, refusals)
         self.commands.applied(stream.now)
+
+    def _finish_rollups(self) -> Generator[int, None, None]:
+        """Removes what roll-ups replace, and stores what follows them in their batch: yields work.
+
+        What was removed so far is written meanwhile, and nothing is acknowledged. Reads and deliveries may
+        find messages that are about to go, as they do before the entry is committed.
+        """
+        stream, rollups = self.stream, self.stream.rollups
+        stream.durability.rollup_started()
+        try:
+            with stream.store.removing():
+                while rollups.unfinished:
+                    yield max(rollups.run_slice(SLICE, PART_WORK), SLICE_WORK)
+                    self._ports.pending.note_stream(stream)
+                    self._ports.wake()
+                    if not rollups.unfinished:
+                        rollups.limit(self._ports.rollup_messages)
+                        stream.store_committed_rest()
+        finally:
+            stream.durability.rollup_ended()
 
     def _compare(self, command: CheckState) -> None:
         """Compares this replica with the leader that proposed the command. It goes on in either case: which
@@ -231,6 +297,9 @@ class ReplicatedStream:
     def close(self, *, ended: bool = False) -> None:
         """Ends what this server does for the stream; the replica can be opened again from its state. ended:
         the stream is deleted, so that its origins need not keep messages for it."""
+        if self._unfinished is not None:
+            self._unfinished.steps.close()
+            self._unfinished = None
         if self.is_serving:
             self._step_down(ended=ended)
 
@@ -255,7 +324,17 @@ class ReplicatedStream:
         its bytes in parts. The caller closes the generator when it closes this replica.
         """
         names = self._names.setdefault(chunk_seqs, ChunkNames())
-        return take_slices(self.stream, self.standby, self._position, names, has, keep, chunk_seqs)
+        taking = take_slices(self.stream, self.standby, self._position, names, has, keep, chunk_seqs)
+        while True:
+            if self._unfinished is not None:  # a state lies between two entries
+                yield WAIT_WORK
+                continue
+            try:
+                work = next(taking)
+            except StopIteration as end:
+                taken: TakenState = end.value
+                return taken
+            yield work
 
     def _position(self) -> tuple[int, int, bytes]:
         return self.applied_index, self.applied_term, self.hash.value
@@ -356,7 +435,8 @@ class ReplicatedStream:
         stream.offline.clear()
         self._begun.clear()
         self._hold(unproposed)
-        stream.effects.leave(ports.index)
+        if self._unfinished is None:  # else what it caused leaves when it is applied
+            stream.effects.leave(ports.index)
         ports.capacity.cluster_use.end_leading(stream)
         ports.deferrals.drop(stream)
         ports.pending.deadlines.set(stream, None)

@@ -6,7 +6,6 @@ commits and who leads. At the end of each tick, flush() proposes what the stream
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Protocol
@@ -106,7 +105,7 @@ class ReplicatedStreams:
         port: StreamGroupPort,
     ) -> Generator[int, None, ReplicatedStream]:
         """The same in slices: yields work (of slices.py). The stream is not here before the last one.
-        Chunks are asked for in the order of `state.chunks`. The caller closes the generator before it opens,
+        Chunks are asked for in the order of `state.files`. The caller closes the generator before it opens,
         restores or closes a stream of this name."""
         stream, standby, commands = self._new(config_of(state), state.created, port)
         names = ChunkNames()
@@ -145,12 +144,13 @@ class ReplicatedStreams:
     def drop_restored(self, name: str) -> None:
         """Removes it, unless the stream goes on with what was in it."""
         self._restored.pop(name, None)
-        if name not in self._by_name and self._stores.has_stream(name):
-            deque(self._stores.begin_delete(name), maxlen=0)
+        if name not in self._by_name:
+            self._remove_files(name)
 
     def close(self, name: str, *, ended: bool = False) -> None:
         """Stops following a stream and removes its files: its group goes on without this server, or it is
-        opened again. ended: the stream is deleted."""
+        opened again. ended: the stream is deleted. The files of a replica that failed stay as they are until
+        discard(), or until the stream is opened again."""
         replica = self._by_name.pop(name, None)
         if replica is None:
             return
@@ -160,9 +160,27 @@ class ReplicatedStreams:
             self._ports.containment.take_out(replica.stream)
             replica.stream.store.delete()
             replica.stream.free_messages()
+        else:
+            self._ports.table.unopened.add(name)
         self._ports.table.offline.pop(name, None)
         self._ports.table.claims.release(name)
         self._ports.origin_changed(name)
+
+    @property
+    def unopened(self) -> frozenset[str]:
+        """Replicas with files here that no group has opened: see StreamTable."""
+        return frozenset(self._ports.table.unopened)
+
+    def discard(self, name: str) -> None:
+        """Removes the files of a replica that no group has opened: its group is gone. Does nothing for
+        another stream of this name. Raises StoreWriteError."""
+        if name in self._ports.table.unopened:
+            self._remove_files(name)
+            self._ports.table.unopened.discard(name)
+
+    def _remove_files(self, name: str) -> None:
+        if self._stores.has_stream(name):
+            self._stores.delete_stream(name)
 
     def _new(
         self, config: ApiStreamConfig, created: int, port: StreamGroupPort
@@ -170,9 +188,9 @@ class ReplicatedStreams:
         """A stream without messages, in place of the one of its name."""
         name = config.name
         self.close(name)
-        if self._stores.has_stream(name):
-            # Files may be ahead of the checkpoint, so that they cannot be continued: see decision 0032.
-            deque(self._stores.begin_delete(name), maxlen=0)
+        # Files may be ahead of the checkpoint, so that they cannot be continued: see decision 0032.
+        self._remove_files(name)
+        self._ports.table.unopened.discard(name)
         meta = msgspec.json.encode(StreamMeta(config, created, replicated=True))
         store = self._stores.create_stream(name, meta, config.storage.value)
         commands = GroupCommands(port, self._ports.clock, partial(self._note_changed, name))

@@ -411,7 +411,7 @@ class Restore:
         log.warning("restore of stream %s failed: %s", self.name, why)
         waiting = [self._answer_to, *(one for _, one in self._chunks), self._end_reply or b""]
         try:
-            self._ports.remove_files(self.abandon())
+            self.abandon()
         except StoreError as error:
             log.error("stream %s: its partial restore cannot be removed: %s", self.name, error)
         self._tell(self._ports.clock())
@@ -431,12 +431,13 @@ class Restore:
             self.is_done = True
             self._ports.index.remove(self._subscription)
 
-    def abandon(self) -> Iterator[object]:
-        """Stops and removes the partial stream; the iterator removes its files. Raises StoreError."""
+    def abandon(self) -> None:
+        """Stops and removes the partial stream. Raises StoreError."""
         self.stop()
         self._opening.close()
         store, self._store = self._store, None
-        return iter(()) if store is None else store.begin_delete()
+        if store is not None:
+            store.delete()
 
     def _tell(self, now: int) -> None:
         fields = {

@@ -97,8 +97,11 @@ class StreamRemovals:
         self._deferrals.release(stream)
 
     def finish_rollups(self, apply: Callable[[], None]) -> None:
-        """Removes everything at once, and applies what waits for it: the engine closes."""
-        while rolling := [one for one in self._table.open.values() if one.durability.is_rolling_up]:
+        """Removes everything at once, and applies what waits for it: the engine closes. A stream of a group
+        is built from its log again."""
+        while rolling := [
+            one for one in self._table.open.values() if one.durability.is_rolling_up and one.group is None
+        ]:
             for stream in rolling:
                 deque(stream.rollups.slices(), maxlen=0)
                 self._end_rollups(stream)

@@ -11,7 +11,8 @@ from penstock.protocol import error_codes as codes
 class StreamTable:
     """open: the streams that work. offline: those that failed or could not be opened, and why. claims: the
     subjects of streams and of restores in progress. standalone: those of the offline ones that were stored
-    without a cluster, on a server of a cluster, which may take them in.
+    without a cluster, on a server of a cluster, which may take them in. unopened: replicas with files here
+    that no group has opened since the start, or that failed and were closed.
 
     An offline stream keeps its claims: another one with its subjects would keep it from coming back.
     """
@@ -20,6 +21,7 @@ class StreamTable:
         self.open: dict[str, StreamReplica] = {}
         self.offline: dict[str, str] = {}
         self.standalone: dict[str, StandaloneStream] = {}
+        self.unopened: set[str] = set()
         self.claims = SubjectClaims()
 
     def find(self, name: str) -> StreamReplica:

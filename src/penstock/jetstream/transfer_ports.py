@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 
 from msgspec import Struct
 
@@ -21,8 +21,8 @@ class TransferPorts(Struct, frozen=True, eq=False):
 
     stores: persists restored streams. config: returns the present configuration. has_room: whether so many
     more bytes of a storage fit the limits. wake: requests the end of a tick. defer: runs a call in the next
-    tick. adopt: adds a restored stream to the account, in slices. remove_files: removes the files of a
-    stream, in slices. failed: called with an exception that concerns no asset.
+    tick. adopt: adds a restored stream to the account, in slices. failed: called with an exception that
+    concerns no asset.
     """
 
     index: SubscriptionIndex
@@ -37,5 +37,4 @@ class TransferPorts(Struct, frozen=True, eq=False):
     wake: Callable[[], None]
     defer: Callable[[Callable[[], object]], None]
     adopt: Callable[[StreamStore], Generator[int, None, StreamReplica]]
-    remove_files: Callable[[Iterator[object]], None]
     failed: Callable[[Exception], object]

@@ -12,7 +12,6 @@ Invariant: a restore reserves the stream's name and subjects from its request on
 from __future__ import annotations
 
 import logging
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -174,7 +173,7 @@ class Transfers:
             faults.contain(snapshot.stop, self.ports.failed)
         for restore in self.restores.values():
             try:
-                deque(restore.abandon(), maxlen=0)
+                restore.abandon()
             except StoreError as error:
                 log.error("stream %s: its partial restore cannot be removed: %s", restore.name, error)
         self.snapshots.clear()

@@ -57,9 +57,10 @@ class GroupOwner(Protocol):
     def restored(self, index: int, term: int, data: bytes) -> None:
         """The group begins with this checkpoint; index 0 and no data: from nothing."""
 
-    def committed(self, index: int, term: int, payload: bytes) -> None:
+    def committed(self, index: int, term: int, payload: bytes) -> bool | None:
         """A command is committed and on this server's disk. Indexes ascend, with gaps where the group itself
-        used one."""
+        used one. Returns True when it is not applied yet: the group hands nothing more out, takes no
+        snapshot, and tells of no leadership, before the owner calls resume()."""
 
     def handing_over(self) -> None:
         """This server is about to hand the leadership over: it takes proposals now, and then no more."""
@@ -126,7 +127,7 @@ class GroupPort(Protocol):
 
     @property
     def applied_index(self) -> int:
-        """The last entry that was handed to the owner."""
+        """The last entry that was handed to the owner, which may be applying it."""
 
     @property
     def membership(self) -> Membership:
@@ -164,6 +165,9 @@ class GroupPort(Protocol):
     def send(self, to: ReplicaId, payload: bytes) -> None:
         """Sends mail to the group's owner on another server. It may be lost. Raises MisuseError above
         MAIL_BYTES_MAX."""
+
+    def resume(self) -> None:
+        """The owner has applied the command for which `committed` returned True."""
 
     def give_up(self, error: Exception) -> None:
         """Stops the group on this server, as an exception in a callback would: `failed` follows."""

@@ -83,6 +83,10 @@ class ReplicaGroup:
         self._taking: RaftSnapshot | None = None  # the checkpoint that the owner takes
         self._taken_bytes = 0  # of log_bytes: what it will have
         self._installing: RaftSnapshot | None = None
+        self._unfinished: Entry | None = None  # the owner is still applying it
+        self._held: deque[Entry] = deque()  # committed entries behind it
+        self._held_bytes = 0
+        self._held_snapshot: RaftSnapshot | None = None  # to be installed after them
 
     # --- state
 
@@ -105,7 +109,12 @@ class ReplicaGroup:
     @property
     def is_current(self) -> bool:
         # The commit index of this member is at least the one that the leader named.
-        return self.replica.known_commit is not None and self.applied_index >= self.commit_index
+        return self.replica.known_commit is not None and self._finished_index >= self.commit_index
+
+    @property
+    def _finished_index(self) -> int:
+        """The last entry that the owner has applied."""
+        return self.applied_index - (self._unfinished is not None)
 
     @property
     def membership(self) -> Membership:
@@ -118,8 +127,9 @@ class ReplicaGroup:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is taken before the next checkpoint: much was applied since the last one."""
-        return self.log_bytes > self._node.unsaved_bytes_max
+        """Whether nothing more is taken before the next checkpoint: much was applied since the last one, or
+        waits behind an entry that takes long."""
+        return self.log_bytes + self._held_bytes > self._node.unsaved_bytes_max
 
     @property
     def is_recovering(self) -> bool:
@@ -230,22 +240,58 @@ class ReplicaGroup:
         for read in ready.reads:
             if self._reads.pop(read.context, None) is not None:
                 self._confirmed.append((read.index, read.context))
-        while self._confirmed and self._confirmed[0][0] <= self.applied_index:
-            index, context = self._confirmed.popleft()
-            self.owner.read_ready(context, index)
+        self._answer_reads()
         if ready.snapshot is not None:
-            self._install(ready.snapshot)
+            if self._unfinished is None:
+                self._install(ready.snapshot)
+            else:
+                self._held_snapshot = ready.snapshot
         self.note_role()
 
+    def _answer_reads(self) -> None:
+        while self._confirmed and self._confirmed[0][0] <= self._finished_index:
+            index, context = self._confirmed.popleft()
+            self.owner.read_ready(context, index)
+
+    def resume(self) -> None:
+        """See GroupPort."""
+        if self.is_stopped or self._unfinished is None:
+            return
+        entry, self._unfinished = self._unfinished, None
+        self._node.touch(self)
+        try:
+            self._finish(entry)
+            while self._held and self._unfinished is None:
+                entry = self._held.popleft()
+                self._held_bytes -= len(entry.data)
+                self._apply(entry)
+            self._answer_reads()
+            if self._held_snapshot is not None and self._unfinished is None:
+                snapshot, self._held_snapshot = self._held_snapshot, None
+                self._install(snapshot)
+            self.note_role()
+        except Exception as error:  # noqa: BLE001 (contained: stops this group)
+            self._node.group_failed(self.name, error)
+
     def _apply(self, entry: Entry) -> None:
+        if self._unfinished is not None:
+            self._held.append(entry)
+            self._held_bytes += len(entry.data)
+            return
         if entry.index <= self.applied_index:
             return  # part of a state that was installed
         self.applied_index = entry.index
         self.log_bytes += len(entry.data) + 32
         if entry.kind is EntryKind.COMMANDS:
-            self.owner.committed(entry.index, entry.term, entry.data)
+            if self.owner.committed(entry.index, entry.term, entry.data):
+                self._unfinished = entry
+                return
         elif entry.kind is EntryKind.MEMBERSHIP:
             self.owner.membership_changed(Membership.decode(entry.data))
+        self._finish(entry)
+
+    def _finish(self, entry: Entry) -> None:
+        """The owner has applied an entry."""
         if self._proposals.get(entry.index) == entry.term:
             del self._proposals[entry.index]
         if entry.term != self._applied_term:
@@ -267,7 +313,7 @@ class ReplicaGroup:
                 del self._reads[context]
                 self.owner.read_lost(context)
         role, leader = replica.role, replica.leader
-        if lead is not None and self.applied_index < lead.first_index:
+        if lead is not None and self._finished_index < lead.first_index:
             role, leader = Role.CANDIDATE, None  # elected, but not up to date: it cannot serve yet
         now_is = (role, replica.term, leader)
         if now_is != self._told:
@@ -281,6 +327,8 @@ class ReplicaGroup:
     def take_checkpoint(self, *, keeps_entries: bool) -> None:
         """Asks the owner for its state, unless it is at it. keeps_entries: some stay in the log for members
         that lag a little."""
+        if self._unfinished is not None:
+            return  # asked for again after resume()
         self.wants_checkpoint = False
         log = self.replica.log
         if self._taking is not None or self.is_installing or self._node.clock() < self._next_checkpoint:

@@ -15,7 +15,6 @@ a store directory.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,6 @@ from penstock.store.files import (
     pack_meta,
     quote_name,
     remove_directory,
-    remove_hidden,
     sweep_deleted,
     sync_directory,
     unquote_name,
@@ -120,16 +118,16 @@ class FileAccountStore:
                 self._undeleted.discard(name)
             raise
 
-    def begin_delete(self, name: str) -> Iterator[object]:
+    def delete_stream(self, name: str) -> None:
         if self._memory.pop(name, None) is not None:
-            return iter(())
+            return
         path = self._directory(name)  # maybe hidden already, but not durably
         if not self._disk.exists(path / META):
             # Only a damaged meta makes its directory differ: do not read those of all streams.
             path = list_assets(self._files, self._streams_directory, META).get(name, path)
         hidden = hide_directory(self._disk, path, META)
         self._undeleted.discard(name)
-        return remove_hidden(self._disk, hidden, files="msgs", directories="consumers")
+        self._files.remove_hidden(hidden, files="msgs", directories="consumers")
 
     def _directory(self, name: str) -> Path:
         return self._streams_directory / quote_name(name)

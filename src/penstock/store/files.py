@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock import faults
@@ -333,11 +333,7 @@ def _set_apart(disk: Disk, hidden: Path, meta: str) -> Path:
     return apart
 
 
-def remove_hidden(disk: Disk, hidden: Path | None, *, files: str, directories: str) -> Iterator[None]:
-    """Removes a hidden tree step by step: one file in `files` or one directory in `directories` per step. The
-    next start removes what is left."""
-    if hidden is None:
-        return
+def _removal_steps(disk: Disk, hidden: Path, *, files: str, directories: str) -> Iterator[None]:
     with contextlib.suppress(OSError):
         for name in names_in(disk, hidden / files):
             disk.unlink(hidden / files / name)
@@ -355,6 +351,37 @@ def sweep_deleted(disk: Disk, directory: Path) -> None:
         sync_directory(disk, directory)  # the process may have died before it synced the hidden names
     for path in hidden:
         disk.remove_tree(path)
+
+
+class _Removal:
+    """Runs the steps of a removal in an executor, one after the other, so that syncs come in between.
+
+    `steps`: each removes a file. `is_closed`: no further step begins then.
+    """
+
+    def __init__(self, executor: DiskExecutor, steps: Iterator[None], is_closed: Callable[[], bool]) -> None:
+        self._executor = executor
+        self._steps = steps
+        self._is_closed = is_closed
+        self._is_done = self._is_busy = self._is_starting = False
+
+    def advance(self) -> None:
+        """Begins the next step, unless one is in progress. An executor may run it within this call."""
+        if self._is_starting:
+            return
+        self._is_starting = True
+        while not (self._is_busy or self._is_done or self._is_closed()):
+            self._is_busy = True
+            self._executor.run(self._step, self._stepped, self)
+        self._is_starting = False
+
+    def _step(self) -> bool:
+        return next(self._steps, self) is self
+
+    def _stepped(self, is_last: bool | None, error: Exception | None) -> None:
+        self._is_busy = False
+        self._is_done = error is not None or is_last is True
+        self.advance()
 
 
 class OpenFiles:
@@ -379,6 +406,7 @@ class OpenFiles:
         # The last entry, for writes to the same file again: hashing a Path is a tenth of a small write.
         self._last_path: Path | None = None
         self._last_fd = -1
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._fds)
@@ -411,8 +439,17 @@ class OpenFiles:
         for path in [path for path in self._fds if path.parent == directory]:
             self.forget(path)
 
+    def remove_hidden(self, hidden: Path | None, *, files: str, directories: str) -> None:
+        """Removes a hidden tree in the executor: one file in `files`, or one directory in `directories`, at a
+        time. While pages of a file are being written, its removal takes 0.1 s. The next start removes what is
+        left when the store is closed."""
+        if hidden is not None:
+            steps = _removal_steps(self.disk, hidden, files=files, directories=directories)
+            _Removal(self.executor, steps, lambda: self._is_closed).advance()
+
     def close(self) -> None:
         """Closes all files."""
+        self._is_closed = True
         while self._fds:
             self.forget(next(iter(self._fds)))
 

@@ -13,7 +13,7 @@ appends) and calls per message (a batch is one write).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -165,16 +165,12 @@ class StreamStore(Protocol):
         indeterminate."""
 
     def delete(self) -> None:
-        """Deletes the stream with its messages, consumers and files.
+        """Deletes the stream with its messages, consumers and files. The files are unreachable at once, and
+        go in the background; the next start removes those that are left.
 
         Raises StoreWriteError: the stream may then reappear after a restart, until the account's
-        begin_delete() succeeds.
+        delete_stream() succeeds.
         """
-
-    def begin_delete(self) -> Iterator[object]:
-        """Deletes the stream, and leaves the slow part to the returned iterator: each step removes a few
-        files that are already unreachable. The next start removes those that are left. Raises what delete()
-        raises."""
 
     def consumer_names(self) -> list[str]:
         """Names of the stored consumers, sorted."""
@@ -216,9 +212,9 @@ class AccountStore(Protocol):
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         """Creates a stream. Raises StoreError when the name is taken, StoreWriteError when the disk fails."""
 
-    def begin_delete(self, name: str) -> Iterator[object]:
+    def delete_stream(self, name: str) -> None:
         """Deletes a stored stream that is not open, or completes a StreamStore.delete() that failed; like
-        StreamStore.begin_delete(). Raises StoreWriteError."""
+        that one. Raises StoreWriteError."""
 
     def close(self) -> None:
         """Closes every open stream."""

@@ -124,10 +124,6 @@ class MemoryStreamStore:
         if self._owner.get(self.name) is self:
             del self._owner[self.name]
 
-    def begin_delete(self) -> Iterator[object]:
-        self.delete()
-        return iter(())
-
     def consumer_names(self) -> list[str]:
         return sorted(self._consumers.keys() - {POSITIONS})
 
@@ -182,9 +178,8 @@ class MemoryAccountStore:
         self._streams[name] = stream
         return stream
 
-    def begin_delete(self, name: str) -> Iterator[object]:
+    def delete_stream(self, name: str) -> None:
         self._streams.pop(name, None)
-        return iter(())
 
     def close(self) -> None:
         """No-op: no files to release."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from penstock.store.files import (
     make_empty,
     quote_name,
     remove_directory,
-    remove_hidden,
     replace_meta,
     sweep_deleted,
     sync_directory,
@@ -185,16 +184,12 @@ class FileStreamStore:
         self._forget()
 
     def delete(self) -> None:
-        for _ in self.begin_delete():
-            pass
-
-    def begin_delete(self) -> Iterator[object]:
         self._memory_consumers.clear()
         self.abandon()  # work in flight changes no more names, here or in a new stream of this name
         self.undeleted.add(self.name)
         hidden = hide_directory(self._disk, self._directory, META)
         self.undeleted.discard(self.name)
-        return remove_hidden(self._disk, hidden, files="msgs", directories="consumers")
+        self._files.remove_hidden(hidden, files="msgs", directories="consumers")
 
     def consumer_names(self) -> list[str]:
         on_disk = list_assets(self._files, self._directory / "consumers", META)

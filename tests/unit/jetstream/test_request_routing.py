@@ -32,6 +32,7 @@ LOST = RequestView(leaderless=True)
 LEADER = AssetView(is_member=True, is_leader=True, is_current=True)
 FOLLOWER = AssetView(is_member=True, is_current=True)
 ORPHAN = AssetView(is_member=True, has_leader=False)
+STARTED = AssetView(is_member=True, has_leader=False, has_state=False)
 ELSEWHERE = AssetView()
 DEAD = AssetView(is_offline=True)
 UNAVAILABLE = Fail(codes.CLUSTER_NOT_AVAIL)
@@ -100,6 +101,7 @@ def test_every_server_answers_a_rescue() -> None:
         (with_stream(LOST, FOLLOWER), Fail(codes.CLUSTER_NOT_AVAIL, LATER)),
         (with_stream(LOST, LEADER), SERVE),
         (with_stream(OTHER, ORPHAN), SERVE),
+        (with_stream(OTHER, STARTED), Fail(codes.CLUSTER_NOT_AVAIL, LATER)),
         (with_stream(META, DEAD), Fail(codes.STREAM_OFFLINE, LATER)),
         (with_stream(OTHER, DEAD), SILENCE),
         (
@@ -121,6 +123,7 @@ def test_stream_infos_come_from_the_stream_leader(view: RequestView, expected: D
         (with_both(OTHER, LEADER), SERVE),
         (with_both(META, FOLLOWER), SILENCE),
         (with_both(OTHER, ORPHAN), UNAVAILABLE),
+        (with_both(OTHER, STARTED), Fail(codes.CLUSTER_NOT_AVAIL, LATER)),
         (with_both(META, DEAD), Fail(codes.CONSUMER_OFFLINE, LATER)),
         (with_both(LOST, ELSEWHERE), Fail(codes.CLUSTER_NOT_AVAIL, LATER)),
         (LOST, Fail(codes.CLUSTER_NOT_AVAIL, LATER)),

@@ -31,6 +31,7 @@ from penstock.protocol.snapshot_archive import (
 from penstock.store.disk import LocalDisk
 from penstock.store.file import FileStore
 from penstock.store.streamfiles import FileStreamStore
+from penstock.testing.sim.sim_executor import SimExecutor
 from tests.reference import archive_entries as model
 from tests.support.engine import START_NS, EngineHarness
 
@@ -226,15 +227,16 @@ class CountingDisk(LocalDisk):
         super().unlink(path)
 
 
-def test_the_files_of_a_failed_restore_are_removed_in_slices(
+def test_the_files_of_a_failed_restore_are_removed_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "WORK", 1)
-    disk = CountingDisk()
-    store = FileStore(tmp_path, disk=disk, block_size=400)
+    disk, executor = CountingDisk(), SimExecutor()
+    store = FileStore(tmp_path, disk=disk, block_size=400, executor=executor)
     js = EngineHarness(store.account("$G"))
     end = sent(js, archived(b"", end=b""))
     files = len(list(tmp_path.rglob("*.blk")))
+    executor.drain()
     disk.removed = 0
     while not end:
         js.tick()
@@ -243,8 +245,8 @@ def test_the_files_of_a_failed_restore_are_removed_in_slices(
     again = js.api("STREAM.RESTORE.S", {"config": {"name": "S", "subjects": ["S.>"]}, "state": {}})
     assert "error" not in again
     before = disk.removed
-    while js.engine.slices:
-        js.tick()
+    while not executor.is_idle:
+        executor.finish()
         assert disk.removed - before <= 2
         before = disk.removed
     assert disk.removed >= files and not list(tmp_path.rglob("*.blk"))

@@ -128,17 +128,17 @@ def test_a_chunk_whose_messages_changed_has_another_name_whatever_the_checksum(
 
     monkeypatch.setattr(replica_state, "StreamedHash", Collides)
     js, holder = stream_with(2)
-    names = [holder.take().chunks]
+    names = [holder.take().files]
     for what in (39 + 1, 0, 1, 39 + 3):  # removes one, appends two, removes one
         act(js, what)
-        names.append(holder.take().chunks)
+        names.append(holder.take().files)
     assert len({tuple(one) for one in names}) == 5
 
 
 def test_a_chunk_with_one_other_bit_is_refused() -> None:
     _, holder = stream_with(3)
     taken = holder.take()
-    [name] = taken.chunks
+    [name] = taken.files
     for at in range(8 * len(holder.chunks[name])):
         bits = int.from_bytes(holder.chunks[name], "little") ^ 1 << at
         damaged = bits.to_bytes(len(holder.chunks[name]), "little")
@@ -155,7 +155,7 @@ def test_a_state_whose_chunks_are_named_by_hashes_is_restored() -> None:
     taken = holder.take()
     hashed = {manifest_name(chunk): chunk for chunk in holder.chunks.values()}
     renamed = {name: manifest_name(chunk) for name, chunk in holder.chunks.items()}
-    chunks = [renamed[name] for name in taken.chunks]
+    chunks = [renamed[name] for name in taken.files]
     earlier = msgspec.structs.replace(
         decode_state(taken.manifest), version=replica_state.HASHED_VERSION, chunks=chunks
     )
@@ -163,7 +163,7 @@ def test_a_state_whose_chunks_are_named_by_hashes_is_restored() -> None:
     other = Holder(holder.restored(msgspec.structs.replace(taken, manifest=msgspec.msgpack.encode(earlier))))
     assert state_of(other.replica.stream) == state_of(holder.replica.stream)
     other.chunks = hashed
-    assert other.take().chunks == [*chunks[:7], taken.chunks[7]]  # whole chunks are not read again
+    assert other.take().files == [*chunks[:7], taken.files[7]]  # whole chunks are not read again
 
 
 def test_a_chunk_that_the_holder_lost_is_read_again() -> None:
@@ -209,7 +209,7 @@ def test_a_state_is_restored_in_slices_and_shows_only_when_it_is_whole() -> None
     taken = holder.take()
     other = EngineHarness()
     state = decode_state(taken.manifest)
-    assert state.chunks == taken.chunks
+    assert state.chunks == taken.files
     slices = other.engine.replicated.restore_slices(
         state, holder.chunks.__getitem__, taken.index, taken.term, EnginePort(EngineGroup(), 1)
     )

@@ -613,3 +613,101 @@ def test_an_idle_group_takes_a_checkpoint_when_it_is_asked_to() -> None:
         one.group().checkpoint()
     nodes.settle()
     assert all(one.group().replica.log.snapshot.index > 0 for one in nodes.servers.values())
+
+
+def with_a_long_command(**options: object) -> tuple[NodesUnderTest, NodeUnderTest, NodeUnderTest]:
+    """Nodes, the leader, and a follower that is at the first of three commands."""
+    nodes = NodesUnderTest(**options)
+    nodes.start("g")
+    [late, _] = nodes.followers()
+    late.owners["g"].takes_long = (b"long", b"longer")
+    propose(nodes.leader(), b"long", b"2", b"longer", b"4")
+    nodes.pass_time(500)
+    return nodes, nodes.leader(), late
+
+
+def test_commands_wait_behind_one_that_takes_long() -> None:
+    nodes, leader, late = with_a_long_command()
+    assert (late.owners["g"].commands, late.group().is_current) == ([], False)
+    assert leader.owners["g"].commands == [b"long", b"2", b"longer", b"4"]
+    late.owners["g"].end(late.group())
+    assert late.owners["g"].commands == [b"long", b"2"]
+    late.owners["g"].end(late.group())
+    nodes.settle()
+    assert (late.owners["g"].commands, late.group().is_current) == ([b"long", b"2", b"longer", b"4"], True)
+
+
+def test_a_read_waits_for_a_command_that_takes_long() -> None:
+    nodes = NodesUnderTest()
+    nodes.start("g")
+    leader = nodes.leader()
+    owner = leader.owners["g"]
+    owner.takes_long = (b"long",)
+    propose(leader, b"long", b"2")
+    assert leader.group().read_index(7)
+    nodes.settle()
+    assert not [one for one in owner.events if one[0] == "read"]
+    owner.end(leader.group())
+    assert [one for one in owner.events if one[0] == "read"] == [("read", 7, [b"long", b"2"])]
+
+
+def test_a_member_that_is_elected_serves_when_it_has_applied_a_command_that_takes_long() -> None:
+    nodes, leader, late = with_a_long_command()
+    owner = late.owners["g"]
+    leader.group().step_down(late.node.name)
+    nodes.pass_time(500)
+    assert late.group().role is Role.LEADER
+    assert not [one for one in owner.events if one[0] is Role.LEADER]
+    owner.end(late.group())
+    owner.end(late.group())
+    nodes.settle()
+    assert [one for one in owner.events if one[0] is Role.LEADER]
+
+
+def test_no_snapshot_is_taken_of_a_command_that_takes_long() -> None:
+    nodes, _, late = with_a_long_command()
+    late.group().checkpoint()
+    nodes.pass_time(100)
+    assert late.group().replica.log.snapshot.index == 0
+    for _ in range(2):
+        late.owners["g"].end(late.group())
+    nodes.settle()
+    assert late.group().replica.log.snapshot.index > 0
+
+
+def test_a_state_of_another_server_waits_for_a_command_that_takes_long() -> None:
+    nodes, leader, late = with_a_long_command(keep_bytes=0)
+    owner = late.owners["g"]
+    nodes.isolate(late.server)
+    propose(leader, b"5")
+    leader.group().checkpoint()
+    nodes.pass_time(500)
+    nodes.cut.clear()
+    nodes.pass_time(2000)
+    assert not [one for one in owner.events if one[0] == "installed"]
+    for _ in range(2):
+        owner.end(late.group())
+    nodes.pass_time(2000)
+    assert [one for one in owner.events if one[0] == "installed"]
+    assert owner.commands == [b"long", b"2", b"longer", b"4", b"5"]
+
+
+def test_a_server_that_ends_before_a_command_is_applied_applies_it_when_it_starts() -> None:
+    nodes, _, late = with_a_long_command()
+    late.stop(loses_power=True)
+    late.start()
+    nodes.link()
+    nodes.pass_time(1000)
+    assert late.owners["g"].commands == [b"long", b"2", b"longer", b"4"]
+
+
+def test_what_is_raised_behind_a_command_that_takes_long_stops_the_group(
+    noted_faults: list[BaseException],
+) -> None:
+    nodes, leader, late = with_a_long_command()
+    late.owners["g"].fails_at = b"2"
+    late.owners["g"].end(late.group())
+    nodes.settle()
+    assert late.owners["g"].events[-1][0] == "failed"
+    assert leader.owners["g"].events[-1][0] != "failed"
+    noted_faults.clear()

@@ -91,6 +91,7 @@ class AssetView(Struct, frozen=True, kw_only=True):
     """An assigned stream or consumer as one server knows it.
 
     is_member: the server runs it. is_leader: it leads its group. has_leader: as far as it knows, for members.
+    has_state: it knows what the group had committed at some time; one that has just started may not yet.
     is_current: it may serve reads. is_offline: no member is online. unsupported: why this server cannot run
     it, or "".
     """
@@ -98,6 +99,7 @@ class AssetView(Struct, frozen=True, kw_only=True):
     is_member: bool = False
     is_leader: bool = False
     has_leader: bool = True
+    has_state: bool = True
     is_current: bool = False
     is_offline: bool = False
     unsupported: str = ""
@@ -193,7 +195,7 @@ def _info(
     if view.is_meta_leader and asset.is_offline:
         return Fail(offline, ERROR_DELAY_NS)
     if asset.is_member and not asset.has_leader:
-        return orphan
+        return orphan if asset.has_state else UNAVAILABLE_LATER
     return UNAVAILABLE_LATER if view.leaderless else SILENCE
 
 

@@ -2,10 +2,10 @@
 
 Messages are cut into chunks by their sequences, CHUNK_SEQS to a chunk. A chunk has the live messages of its
 range, equal on all replicas, however their files are laid out, because it has what decision 0023 says
-replicas have in common. Its name says which messages these are. The manifest has the names of the chunks, and
-the rest of the state: message ids, timers, staged and fast batches, consumers. So a checkpoint writes only
-chunks that changed since the one before, and a replica that catches up fetches only those that it does not
-have.
+replicas have in common. Its name says which messages these are. Message ids have chunks of their own
+(id_chunks.py). The manifest has the names of the chunks, and the rest of the state: timers, staged and fast
+batches, consumers. So a checkpoint writes only chunks that changed since the one before, and a replica that
+catches up fetches only those that it does not have.
 
 The name of a chunk: its first sequence, how many of its sequences are used, how many messages are left, and a
 checksum. A sequence is never used again and a message never changes, so the first three determine the
@@ -31,6 +31,7 @@ from msgspec import Struct
 from penstock.errors import MalformedCommandError
 from penstock.jetstream.commands import LimitBatches, StandbyStates
 from penstock.jetstream.stream.atomic_batches import STAGED_BYTES_MAX
+from penstock.jetstream.stream.id_chunks import IdChunkNames, restore_ids, take_ids
 from penstock.kernels.ingest.publish_headers import MessageIds
 from penstock.kernels.log.records import StreamedHash
 from penstock.kernels.log.state_chunks import StateReader, unpack_chunk
@@ -39,7 +40,9 @@ from penstock.protocol.api import ApiError, ApiStreamConfig, encode
 if TYPE_CHECKING:
     from penstock.jetstream.stream.stream_replica import StreamReplica
 
-STATE_VERSION = 2
+STATE_VERSION = 3
+LISTED_VERSION = 2
+"""Its message ids are in the manifest."""
 HASHED_VERSION = 1
 """Its chunks are named by a hash, as manifests are. Names of both kinds may be in one state."""
 CHUNK_SEQS = 256
@@ -55,8 +58,10 @@ KEPT_BYTES_MAX = 64 * 1024 * 1024
 
 
 class ReplicaState(Struct, frozen=True, array_like=True):
-    """The manifest. chunks: their hashes, b"" for one without messages; the first one begins at sequence
-    `from_seq`, and each covers `chunk_seqs`. Times are ns."""
+    """The manifest. chunks: their names, b"" for one without messages; the first one begins at sequence
+    `from_seq`, and each covers `chunk_seqs`. ids: those of older versions, the id of the last message, and
+    the time up to which ids are forgotten. id_chunks: the names of theirs; ids below ids_from are none of the
+    state. Times are ns."""
 
     version: int
     config: bytes
@@ -83,18 +88,25 @@ class ReplicaState(Struct, frozen=True, array_like=True):
     sources_left: list[tuple[str, int, str]]
     consumers: list[tuple[bytes, bytes, str, int]]
     state_hash: bytes
+    id_chunks: list[bytes] = []
+    ids_from: int = 0
+
+    @property
+    def files(self) -> list[bytes]:
+        """The names of all its chunks, in the order in which a replica is restored from them."""
+        return [name for name in (*self.chunks, *self.id_chunks) if name]
 
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class TakenState(Struct, frozen=True, eq=False):
-    """A state: that after entry `index` of `term`. chunks: their names, as in the manifest."""
+    """A state: that after entry `index` of `term`. files: see ReplicaState."""
 
     index: int
     term: int
     manifest: bytes
-    chunks: list[bytes]
+    files: list[bytes]
 
 
 class ChunkNames:
@@ -103,6 +115,7 @@ class ChunkNames:
 
     def __init__(self) -> None:
         self._by_start: dict[int, tuple[int, bytes]] = {}
+        self.ids = IdChunkNames()
 
     def find(self, start: int, count: int) -> bytes | None:
         """The name of the chunk from sequence `start` on with `count` messages; None when it is not known."""
@@ -144,13 +157,19 @@ def take_slices(
         try:
             state = _begin_state(stream, standby, reader.seq, chunk_seqs, state_hash)
             names.drop_below(reader.seq)
+            # First: the oldest ids may expire with the next command.
+            id_chunks = yield from take_ids(
+                stream.ids, state.last_seq, chunk_seqs, CHUNK_NAME, names.ids, has, keep
+            )
             yield SMALL_WORK
-            chunks = yield from _take_chunks(reader, names, has, keep)
+            chunks = None
+            if id_chunks is not None:
+                chunks = yield from _take_chunks(reader, names, has, keep)
         finally:
             reader.close()
-        if chunks is not None:
-            manifest = _encoder.encode(msgspec.structs.replace(state, chunks=chunks))
-            return TakenState(index, term, manifest, chunks)
+        if chunks is not None and id_chunks is not None:
+            whole = msgspec.structs.replace(state, chunks=chunks, id_chunks=id_chunks)
+            return TakenState(index, term, _encoder.encode(whole), whole.files)
 
 
 def _take_chunks(
@@ -249,7 +268,7 @@ def _begin_state(
         last_seq=log.last_seq,
         last_ts=log.last_ts,
         chunks=[],
-        ids=stream.ids.dump(),
+        ids=([], *stream.ids.dump_rest()),
         refuse_all=stream.refuse_all,
         bytes_end=stream.bytes_end,
         batch_limits=stream.batch_limits,
@@ -266,6 +285,7 @@ def _begin_state(
         sources_left=stream.sources.left,
         consumers=standby.dump(),
         state_hash=state_hash,
+        ids_from=stream.ids.seq_at(stream.ids.ends[0]) or 0,
     )
 
 
@@ -275,16 +295,11 @@ def decode_state(manifest: bytes) -> ReplicaState:
         state = msgspec.msgpack.decode(manifest, type=ReplicaState)
     except (msgspec.DecodeError, ValueError) as error:
         raise MalformedCommandError(f"a manifest that cannot be read: {error}") from error
-    if state.version not in (STATE_VERSION, HASHED_VERSION):
+    if state.version not in (STATE_VERSION, LISTED_VERSION, HASHED_VERSION):
         raise MalformedCommandError(
             f"a manifest of version {state.version}: unknown here, a newer server may know it"
         )
     return state
-
-
-def missing_chunks(state: ReplicaState, has: Callable[[bytes], bool]) -> list[bytes]:
-    """The names of the chunks to fetch, in order, each once. has: whether a chunk is there already."""
-    return [name for name in dict.fromkeys(state.chunks) if name and not has(name)]
 
 
 def config_of(state: ReplicaState) -> ApiStreamConfig:
@@ -303,14 +318,18 @@ def restore_slices(
     names: ChunkNames,
 ) -> Generator[int, None, None]:
     """Brings a new stream into a state; yields work (of slices.py). chunk_of: the bytes of a chunk, asked for
-    in the order of `state.chunks`. names: notes the chunks.
+    in the order of `state.files`. names: notes the chunks.
 
     Raises MalformedCommandError when a chunk is not what its name says, or the state is none; the stream is
     of no use then.
     """
     try:
         yield from _restore_messages(stream, state, chunk_of, names)
-        _restore_rest(stream, state)
+        ids = MessageIds(stream.config.duplicate_window)
+        for chunk in state.id_chunks:
+            yield from restore_ids(ids, _checked(chunk, chunk_of(chunk), stream), state.ids_from)
+        ids.load(*state.ids)
+        _restore_rest(stream, state, ids)
         for one in state.consumers:
             name, filters = standby.restore_consumer(*one)
             if stream.interest_state is not None:
@@ -328,9 +347,7 @@ def _restore_messages(
     for at, name in enumerate(state.chunks):
         if not name:
             continue
-        chunk = chunk_of(name)
-        if not has_name(name, [chunk]):
-            raise MalformedCommandError(f"chunk {name.hex()} of stream {stream.name} has other bytes")
+        chunk = _checked(name, chunk_of(name), stream)
         start, before, offset = state.from_seq + at * state.chunk_seqs, log.messages, 0
         while offset < len(chunk):
             offset = unpack_chunk(log, chunk, offset, PART_BYTES)
@@ -341,9 +358,13 @@ def _restore_messages(
         log.skip_to(state.last_seq, state.last_ts)
 
 
-def _restore_rest(stream: StreamReplica, state: ReplicaState) -> None:
-    ids = MessageIds(stream.config.duplicate_window)
-    ids.load(*state.ids)
+def _checked(name: bytes, chunk: bytes, stream: StreamReplica) -> bytes:
+    if not has_name(name, [chunk]):
+        raise MalformedCommandError(f"chunk {name.hex()} of stream {stream.name} has other bytes")
+    return chunk
+
+
+def _restore_rest(stream: StreamReplica, state: ReplicaState, ids: MessageIds) -> None:
     stream.restore(ids, state.now, state.refuse_all, state.bytes_end, state.batch_limits)
     stream.atomic.restore(state.staged, state.staged_until, STAGED_BYTES_MAX)
     stream.fast.restore(state.fast, state.fast_until)

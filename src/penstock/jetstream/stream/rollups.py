@@ -9,6 +9,10 @@ What is stored in that state belongs to the same batch, or to schedules that wer
 without limits, which hold again when the roll-ups are done: messages that a roll-up is about to remove must
 not push others out.
 
+In a group, each server removes them in slices of its own before it applies the next command
+(replicated_stream.py): the state after the batch is the same, however large the slices are. How many messages
+may be removed before the rest takes slices is a constant there, for what is stored meanwhile has no limits.
+
 A crash in between: recovery finishes what `StreamMeta.rollups` names. It is written before the message, and
 counts only if the message was written too. Whatever rewrites this record keeps a finished roll-up in it until
 its removals are on disk: a crash before that takes them back, and the roll-up of a copy or schedule is not
@@ -63,15 +67,19 @@ class Removal(Struct, frozen=True):
 
 class Rollups:
     """Roll-ups of `stream`. allowance: shared by the streams of an engine, which count in it what they
-    remove.
+    remove. is_recorded: recovery finishes what a crash interrupts; else the stream is built from its commands
+    again.
 
     unfinished: while there are some, the engine runs slices(). left: how many messages may be removed before
     the rest takes slices; None: no limit.
     """
 
-    def __init__(self, stream: StreamReplica, allowance: Allowance | None) -> None:
+    def __init__(
+        self, stream: StreamReplica, allowance: Allowance | None, *, is_recorded: bool = True
+    ) -> None:
         self._stream = stream
         self._allowance = allowance
+        self._is_recorded = is_recorded
         self.unfinished: deque[Removal] = deque()
         self.left: int | None = None
         self._seq = 1  # where the first unfinished one continues; 0: it removed all
@@ -100,7 +108,8 @@ class Rollups:
 
     def finished(self, one: Removal) -> None:
         """Everything that it replaces left the log just now."""
-        self._finished.append((self._stream.store.change_number, one))
+        if self._is_recorded:
+            self._finished.append((self._stream.store.change_number, one))
 
     def record(self) -> list[Removal]:
         """Unfinished ones, and finished ones whose removals may not be on disk yet: a crash interrupts or

@@ -176,7 +176,7 @@ class StreamReplica:
         self.schedules = MessageSchedules(self.log)
         batches = batches or BatchContext()
         self.atomic = AtomicBatches(self, batches)
-        self.rollups = Rollups(self, allowance)
+        self.rollups = Rollups(self, allowance, is_recorded=group is None)
         self.sink = StreamSink(dirty, self, full)
         self.ack_prefix = _ack_prefix(config.name, domain)
         self.durability = Durability(self.log)
@@ -207,8 +207,11 @@ class StreamReplica:
     # --- publishes -----------------------------------------------------------------------------
 
     def take_waiting(self) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-        """Removes the publishes that wait to be applied: (subject, reply, header, payload)."""
-        rest, self.rest = self.rest, None
+        """Removes the publishes that wait to be applied, or to be submitted: (subject, reply, header,
+        payload)."""
+        rest = None
+        if self.group is None:  # else it is committed
+            rest, self.rest = self.rest, None
         while rest is not None and (publish := rest.take_one()) is not None:
             yield publish
         batch = self.sink.take()  # not before: it reuses the other batch
@@ -247,6 +250,14 @@ class StreamReplica:
         finally:
             self.log.end_storing()
         return None
+
+    def store_committed_rest(self) -> None:
+        """The same for what is left of a batch in whose middle a roll-up stopped."""
+        self.log.begin_storing()
+        try:
+            self.store_rest(self.now)
+        finally:
+            self.log.end_storing()
 
     def restore(
         self,

@@ -37,8 +37,28 @@ class MessageIds:
     def dump(self) -> tuple[list[tuple[bytes, int, int]], bytes, int]:
         """The state, for load()."""
 
+    def dump_rest(self) -> tuple[bytes, int]:
+        """The state but for the entries."""
+
     def load(self, items: list[tuple[bytes, int, int]], last_id: bytes, forgotten: int) -> None:
         """Takes over the state that dump() returned of another object; this one is new."""
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The places of the oldest entry and behind the newest one. A place denotes the same entry until that
+        is dropped; entries are in the order of their sequences."""
+
+    def seq_at(self, place: int) -> int | None:
+        """The sequence of the entry at a place between the ends; None when it was dropped."""
+
+    def read(self, place: int, end: int, end_seq: int, most: int) -> tuple[bytes, int, int] | None:
+        """Entries from a place on, below `end` and with sequences below `end_seq`, until they have `most`
+        bytes: (bytes for add_packed, the place behind them, their number). None when some were dropped."""
+
+    def add_packed(self, packed: bytes, offset: int, from_seq: int, most: int) -> int:
+        """Adds what read() returned of another object, from an offset on, about `most` bytes of it, but
+        nothing below `from_seq`. Returns the offset behind what was added. Raises ValueError for other
+        bytes."""
 
     def prune(self, now: int, most: int = ...) -> int:
         """Forgets ids older than the window. Drops up to `most` of those, and returns how many; the next

@@ -267,6 +267,7 @@ cdef enum:
     SPAN_MAX = 0x7FFFFFFF8          # bytes between head and tail; a slot is unambiguous within this range
     LOOKUP_DROPS = 8                # expired ids that one lookup drops; a steady stream has no more
     RESIZE_DROPS = 8192             # ... and a change of the window: about 1 ms
+    PACKED_HEAD = 20                # of a packed id: sequence, time, bytes; all little-endian
     PRUNE_DELAY_SHIFT = 4           # ids may stay for the window >> this longer than needed
 
 
@@ -362,6 +363,10 @@ cdef class MessageIds:
         """The state, for load()."""
         return self.items(), self.last_id, self.forgotten
 
+    def dump_rest(self):
+        """The state but for the entries, for load()."""
+        return self.last_id, self.forgotten
+
     def load(self, list items not None, bytes last_id not None, int64_t forgotten):
         """Takes over the state that dump() returned. An id may be there twice: one expired."""
         cdef bytes msg_id
@@ -373,6 +378,72 @@ cdef class MessageIds:
             self.remember(id, n, self.hash_of(id, n), seq, ts)
         self.note_last(last_id)
         self.forgotten = forgotten
+
+    @property
+    def ends(self):
+        return self.head, self.tail
+
+    def seq_at(self, uint64_t place):
+        """The sequence of the entry at a place between the ends; None when it was dropped."""
+        if not self.head <= place < self.tail:
+            return None
+        return self._at(place).seq
+
+    def read(self, uint64_t place, uint64_t end, uint64_t end_seq, Py_ssize_t most):
+        """Entries from a place on, below end and with sequences below end_seq, until they have `most` bytes:
+        (bytes for add_packed, the place behind them, their number). None when some were dropped."""
+        cdef uint64_t stop = place
+        cdef size_t size = 0
+        cdef Py_ssize_t count = 0
+        cdef const IdEntry* entry
+        cdef bytes packed
+        cdef char* to
+        if place < self.head:
+            return None
+        end = min(end, self.tail)
+        while stop < end and <Py_ssize_t>size < most:
+            entry = self._at(stop)
+            if entry.seq >= end_seq:
+                break
+            size += PACKED_HEAD + entry.size
+            stop += entry_size(entry.size)
+            count += 1
+        packed = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+        to = PyBytes_AS_STRING(packed)
+        while place < stop:
+            entry = self._at(place)
+            memcpy(to, &entry.seq, 8)
+            memcpy(to + 8, &entry.ts, 8)
+            memcpy(to + 16, &entry.size, 4)
+            memcpy(to + PACKED_HEAD, <const char*>entry + sizeof(IdEntry), entry.size)
+            to += PACKED_HEAD + entry.size
+            place += entry_size(entry.size)
+        return packed, stop, count
+
+    def add_packed(self, bytes packed not None, Py_ssize_t offset, uint64_t from_seq, Py_ssize_t most):
+        """Adds what read() returned, from an offset on, about `most` bytes of it, but nothing below from_seq.
+        Returns the offset behind what was added. Raises ValueError for other bytes."""
+        cdef const char* data = PyBytes_AS_STRING(packed)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(packed), until
+        cdef uint64_t seq
+        cdef int64_t ts
+        cdef uint32_t n
+        if not 0 <= offset <= size:
+            raise ValueError(f"offset {offset} in {size} bytes of message ids")
+        until = size if most > size - offset else offset + most
+        while offset < until:
+            if size - offset < PACKED_HEAD:
+                raise ValueError(f"{size} bytes of message ids end in the head of one")
+            memcpy(&seq, data + offset, 8)
+            memcpy(&ts, data + offset + 8, 8)
+            memcpy(&n, data + offset + 16, 4)
+            offset += PACKED_HEAD
+            if <Py_ssize_t>n > size - offset:
+                raise ValueError(f"{size} bytes of message ids end in one of {n} bytes")
+            if seq >= from_seq:
+                self.remember(data + offset, n, self.hash_of(data + offset, n), seq, ts)
+            offset += n
+        return offset
 
     @property
     def last_id(self):

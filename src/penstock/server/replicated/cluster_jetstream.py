@@ -150,7 +150,25 @@ class ClusterJetStream:
     def api(self, engine: JetStreamEngine) -> ClusterApi:
         """Serves the API of an engine."""
         made = self._apis[engine.config.account] = ClusterApi(engine, self, engine.requests)
+        if self.groups is not None:  # after a reload there may be streams of this account
+            self._remove_leftovers(engine.config.account)
+            self._review()
         return made
+
+    def end_account(self, account: str) -> None:
+        """An account is about to lose JetStream on this server: its replicas stop here, and their files stay.
+        They begin again when it has JetStream again."""
+        self._apis.pop(account, None)
+        if self.groups is None:
+            return
+        for key in [key for key in self.groups.groups if key[0] == account]:
+            self._led.discard(key)
+            self.groups.close(*key, remove=False, gone=self._review)
+
+    def _review(self) -> None:
+        if self.supervisor is not None:
+            self.supervisor.review()
+            self._schedule()
 
     def setup(
         self, service: JetStreamService, count_peers: Callable[[], tuple[int, int]]
@@ -206,6 +224,8 @@ class ClusterJetStream:
             self._directory() / LOG_DIRECTORY / STATE_DIRECTORY, self._disk, self._executor, self._call_later,
         )  # fmt: skip
         self.groups = StreamGroups(ports, self)
+        for one in list(self._engines()):
+            self._remove_leftovers(one)
         self.supervisor = StreamSupervisor(
             self.groups, self.meta, self.engine_of, node.name, lambda: replication.linked,
             time.monotonic_ns, log,
@@ -227,6 +247,10 @@ class ClusterJetStream:
         self.members = MetaMembers(node, self.meta, self.watch, self._presence, log, self._on_removed)
         self.members.open()
         self._on_timer()
+
+    def _remove_leftovers(self, account: str) -> None:
+        assert self.groups is not None
+        faults.contain(self.groups.remove_leftovers, self._failed, account)
 
     def _advisories_of(self, account: str) -> Advisories | None:
         engine = self._service.engine(account) if self._service is not None else None
@@ -345,9 +369,7 @@ class ClusterJetStream:
         self._answer_encoded(getattr(command, "ticket", b""), codes.CLUSTER_NOT_AVAIL)
 
     def meta_replaced(self) -> None:
-        if self.supervisor is not None:
-            self.supervisor.review()
-            self._schedule()
+        self._review()
 
     def meta_role_changed(self, *, leads: bool) -> None:
         self._leaving_tickets.clear()
@@ -535,6 +557,7 @@ class ClusterJetStream:
             is_leader=group is not None and group.is_serving,
             # A server that is to join its group knows nothing of its leader.
             has_leader=group is None or group.leader is not None or not self._votes(group),
+            has_state=group is not None and group.has_state,
             is_current=group is not None and group.is_current,
             is_offline=self.meta.tables.is_offline(stream),
             unsupported=group.failure if group is not None else "",

@@ -48,8 +48,8 @@ class StatePorts:
 
     stream: its name, for the log. checkpoints: of the group. turns: for long work. budget: of all groups that
     catch up. clock: monotonic ns. restore: replaces the replica by a state, in steps. apply: applies an
-    entry to a replica. members: the other members, the leader first. send: sends mail to a member, unless the
-    group has failed.
+    entry to a replica, in steps. members: the other members, the leader first. send: sends mail to a member,
+    unless the group has failed.
     """
 
     stream: str
@@ -60,7 +60,7 @@ class StatePorts:
     restore: Callable[
         [ReplicaState, Callable[[bytes], bytes], int, int], Generator[int, None, ReplicatedStream]
     ]
-    apply: Callable[[ReplicatedStream, int, int, bytes], None]
+    apply: Callable[[ReplicatedStream, int, int, bytes], Generator[int, None, None]]
     members: Callable[[], list[ReplicaId]]
     send: Callable[[ReplicaId, bytes], object]
 
@@ -185,7 +185,7 @@ class GroupStates:
         replica = yield from loading.steps()
         while self._backlog:
             index, term, payload = self._backlog.popleft()
-            self._ports.apply(replica, index, term, payload)
+            yield from self._ports.apply(replica, index, term, payload)
             yield 4 * len(payload) + 2000
         return replica
 

@@ -96,7 +96,7 @@ class StateLoading:
         yield from self._checkpoints.retain(wake)
         try:
             state = yield from self._manifest()
-            names = [name for name in state.chunks if name]
+            names = state.files
             self._of_files = 1 + len(names)
             missing = [name for name in dict.fromkeys(names) if not self._files.may_have(name)]
             yield max(len(names), 1)
@@ -104,7 +104,7 @@ class StateLoading:
                 yield from self._fetched(missing)
             replica = yield from self._restored(state, names)
             yield from self._checkpoints.flush(wake)
-            self._checkpoints.note(self.record.manifest, state.chunks)
+            self._checkpoints.note(self.record.manifest, names)
         finally:
             self._end_fetch()
             self._checkpoints.release()

@@ -100,7 +100,7 @@ class StreamCheckpoints:
             name = manifest_name(taken.manifest)
             self.files.keep(name, [taken.manifest])
             yield from self.flush(wake)
-            self.note(name, taken.chunks)
+            self.note(name, taken.files)
         finally:
             self.release()
         return CheckpointRecord(RECORD_VERSION, taken.index, taken.term, name)

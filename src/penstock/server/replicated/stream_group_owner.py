@@ -63,7 +63,7 @@ from penstock.server.replicated.stream_catch_up import (
 )
 from penstock.server.replicated.stream_checkpoints import CheckpointRecord, StreamCheckpoints
 from penstock.server.replicated.waiting_publishes import WaitingPorts, WaitingPublishes
-from penstock.server.replicated.work_turns import CallLater, WorkTurns
+from penstock.server.replicated.work_turns import SHORT_PAUSE_NS, CallLater, WorkJob, WorkTurns
 
 log = logging.getLogger("penstock.jetstream")
 
@@ -183,6 +183,7 @@ class StreamGroup:
             self._send,
         )
         self._states = GroupStates(state_ports, is_on_disk=is_on_disk)
+        self._finishing: WorkJob | None = None  # an entry that takes long
 
     # --- for the server ------------------------------------------------------------------------
 
@@ -259,12 +260,14 @@ class StreamGroup:
         """The node has closed the group: the stream ends on this server, without its group. ended: the stream
         is deleted, so that the consumers by which it reads its origins end, too."""
         self.stop()
-        if self._replica is not None:
-            was_serving = self._replica.is_serving
-            self._replica = None
-            self._engine.replicated.close(self.assignment.name, ended=ended)
-            if ended and was_serving:
-                self._engine.advisories.stream_action(self.assignment.name, "delete")
+        name, replica = self.assignment.name, self._replica
+        was_serving = replica is not None and replica.is_serving
+        self._replica = None
+        self._engine.replicated.close(name, ended=ended)
+        if ended:
+            self._engine.replicated.discard(name)
+            if was_serving:
+                self._engine.advisories.stream_action(name, "delete")
 
     def stop(self) -> None:
         """Ends the work on its states."""
@@ -277,6 +280,9 @@ class StreamGroup:
         self._publishes.stop()
         self._deferred.clear()
         self._states.stop()
+        if self._finishing is not None:
+            self._finishing.cancel()
+            self._finishing = None
 
     def remove_files(self, gone: Callable[[], None]) -> None:
         """Removes the files of its states, then calls `gone`. Call it after close()."""
@@ -324,18 +330,46 @@ class StreamGroup:
             assignment = self.assignment
             self._replica = self._engine.replicated.open(assignment.config, assignment.created, self)
 
-    def committed(self, index: int, term: int, payload: bytes) -> None:
-        """Applies an entry, or keeps it until the state is loaded. Raises ServerError when the replica cannot
-        apply it, or was set aside before."""
-        if self._replica is None:
+    def committed(self, index: int, term: int, payload: bytes) -> bool:
+        """Applies an entry, or keeps it until the state is loaded. Returns True when the rest of it follows
+        in turns. Raises ServerError when the replica cannot apply it, or was set aside before."""
+        replica = self._replica
+        if replica is None:
             self._states.keep(index, term, payload)
-        else:
-            self._apply(self._replica, index, term, payload)
-            if self._serve_at and index >= self._serve_at:
-                self._serve_now()
+            return False
+        if not replica.committed(index, term, payload):
+            self._finishing = self._ports.turns.start(
+                replica.finish(), partial(self._finished, replica, index), self.port.give_up,
+                pause_ns=SHORT_PAUSE_NS,
+            )  # fmt: skip
+            return True
+        self._applied(replica, index)
+        return False
 
-    def _apply(self, replica: ReplicatedStream, index: int, term: int, payload: bytes) -> None:
-        replica.committed(index, term, payload)
+    def _finished(self, replica: ReplicatedStream, index: int, _: None) -> None:
+        self._finishing = None
+        try:
+            self._applied(replica, index)
+        except ServerError as error:
+            self.port.give_up(error)
+        else:
+            self.port.resume()
+
+    def _applied(self, replica: ReplicatedStream, index: int) -> None:
+        self._check(replica)
+        if self._serve_at and index >= self._serve_at:
+            self._serve_now()
+
+    def _apply(
+        self, replica: ReplicatedStream, index: int, term: int, payload: bytes
+    ) -> Generator[int, None, None]:
+        """Applies an entry that was kept; yields work."""
+        if not replica.committed(index, term, payload):
+            yield from replica.finish()
+        self._check(replica)
+
+    def _check(self, replica: ReplicatedStream) -> None:
+        """An entry was applied. Raises ServerError when it was not, or the stream was set aside."""
         if replica.failure:
             raise ServerError(replica.failure)
         if self._engine.streams.get(replica.stream.name) is not replica.stream:

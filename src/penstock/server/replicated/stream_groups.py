@@ -10,12 +10,13 @@ keep their data (`unclaimed`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from penstock.errors import MisuseError
+from penstock.errors import MisuseError, ServerError
 from penstock.jetstream.engine import JetStreamEngine
 from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.meta.desired_state import StoredStream
@@ -32,7 +33,7 @@ from penstock.server.replicated.stream_group_owner import GroupWatcher, OwnerPor
 from penstock.server.replicated.work_turns import CallLater, WorkJob, WorkTurns
 from penstock.store.disk import Disk
 from penstock.store.executor import DiskExecutor
-from penstock.store.files import make_directory, quote_name
+from penstock.store.files import make_directory, names_in, quote_name
 
 _PREFIX = "S"
 STAND_NS = 1_000_000_000
@@ -78,12 +79,14 @@ class StreamGroups:
         self._ports = ports
         self._watcher = watcher
         self._groups: dict[StreamKey, StreamGroup] = {}
+        self._closing: set[str] = set()  # names of groups whose last changes are not on disk yet
         self._standing: dict[StreamKey, int] = {}  # until when a preferred member stands for election
         self._adopting: dict[StreamKey, WorkJob] = {}
         self._adopted: dict[str, tuple[OwnerPorts, CheckpointRecord]] = {}  # by the name of the group
         self._turns = WorkTurns(ports.call_later, ports.node.clock)
         self._budget = CatchUpBudget(ports.outstanding_catchup_max)
         make_directory(ports.disk, ports.directory)
+        self._remove_leftover_states()
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -117,11 +120,14 @@ class StreamGroups:
         Args:
             member_of: a peer's id to its name as a member.
 
-        Raises MisuseError while another stream of this name is open here: close it first.
+        Raises MisuseError while another stream of this name is open here (close it first), or while the group
+        is being closed.
         """
         key = (assignment.account, assignment.name)
         name = group_name(self._ports.cluster_id(), assignment)
         present = self._groups.get(key)
+        if name in self._closing:
+            raise MisuseError(f"group {name!r} is being closed")
         if present is not None:
             if present.name != name:
                 raise MisuseError(f"stream {assignment.name!r} is open as {present.name!r}; close it first")
@@ -263,12 +269,56 @@ class StreamGroups:
             # First the log: what it names must be there.
             self._ports.node.remove_group(group.name, lambda: group.remove_files(gone))
         else:
-            self._ports.node.close_group(group.name, gone)
+            self._closing.add(group.name)
+
+            def closed() -> None:
+                self._closing.discard(group.name)
+                gone()
+
+            self._ports.node.close_group(group.name, closed)
 
     def remove_unclaimed(self, stored: StoredStream, gone: Callable[[], None]) -> None:
         """Removes an unclaimed stream for good."""
         name = stored_name(stored)
-        self._ports.node.remove_group(name, lambda: self._files(name).remove_all(gone))
+
+        def removed() -> None:
+            with contextlib.suppress(ServerError):  # the account has no JetStream here: remove_leftovers()
+                self._ports.engine_of(stored.account).replicated.discard(stored.name)
+            gone()
+
+        self._ports.node.remove_group(name, lambda: self._files(name).remove_all(removed))
+
+    # --- what a crash left ---------------------------------------------------------------------------
+
+    @property
+    def _logged(self) -> set[str]:
+        """Names of the groups that the log may have, and of those that are open."""
+        node = self._ports.node
+        open_names = {one.name for one in self._groups.values()}
+        return {*node.unopened_groups, *node.failed_groups, *self._closing, *open_names}
+
+    def _remove_leftover_states(self) -> None:
+        """Removes the states of groups that are not in the log: the server ended after it had removed such
+        a group, and before it had removed its files; or before a stream that it adopted had its group."""
+        ports = self._ports
+        if ports.node.may_lack_groups:
+            return
+        kept = {quote_name(name) for name in self._logged}
+        for name in names_in(ports.disk, ports.directory):
+            if name not in kept:
+                ports.disk.remove_tree(ports.directory / name)
+
+    def remove_leftovers(self, account: str) -> None:
+        """Removes the files of replicas in an account's engine whose groups are not in the log, for the same
+        reason. Raises ServerError when the account has no JetStream here."""
+        ports = self._ports
+        replicated = ports.engine_of(account).replicated
+        if ports.node.may_lack_groups:
+            return
+        found = (stored_of(name) for name in self._logged)
+        kept = {one.name for one in found if one is not None and one.account == account}
+        for name in replicated.unopened - kept:
+            replicated.discard(name)
 
     def stop(self) -> None:
         """Ends all work on states before the server ends; what is on disk stays."""

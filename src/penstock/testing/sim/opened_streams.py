@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from penstock.store.interface import AccountStore, StorageType, StreamStore
 
 
@@ -40,8 +38,8 @@ class OpenedStreams:
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         return self._account.create_stream(name, meta, storage)
 
-    def begin_delete(self, name: str) -> Iterator[object]:
-        return self._account.begin_delete(name)
+    def delete_stream(self, name: str) -> None:
+        self._account.delete_stream(name)
 
     def close(self) -> None:
         self._account.close()

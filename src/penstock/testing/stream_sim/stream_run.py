@@ -86,16 +86,19 @@ class StreamRun:
         self.is_calm = dimensions.random() < 0.3
         self._dimensions = dimensions
         self._timed = Random(f"{seed} ageing")
+        self._rollups = Random(f"{seed} roll-ups")
         if self._timed.random() < 0.25:
-            self.streams |= {TIMED: timed(config)}
+            self.streams |= {TIMED: timed(config, self._rollups.choice((-1, 8)))}
         self.histories = {name: StreamHistory(name) for name in self.streams}
         self.history = self.histories[STREAM]
         self.options = self._some_options()
         members = tuple(f"s{i}.0" for i in range(SERVERS))
+        rollup_messages = self._rollups.choice((1, 1, 3, 16_384))
         self.servers = [
             StreamServer(
                 i, self.streams, members, self.options, self.random, self.histories,
                 self._send, self._send_mail, self.call_later, lambda: self.now, self._arrived,
+                rollup_messages,
             )
             for i in range(SERVERS)
         ]  # fmt: skip
@@ -451,7 +454,19 @@ class StreamRun:
                 pairs += [(headers.SCHEDULE, "@every 1s"), (headers.SCHEDULE_TARGET, "a.1")]
         self.counts["timed"] += 1
         server.publish(subject, "_IN.z", headers.build(pairs) if pairs else b"", b"")
+        self._publish_around_rollups(server)
         server.pump(self.now)
+
+    def _publish_around_rollups(self, server: StreamServer) -> None:
+        """Sends plain messages and roll-ups that become one entry, some of them while a state is taken."""
+        draw = self._rollups
+        if draw.random() < 0.5:
+            return
+        rollup = headers.build([(headers.ROLLUP, "all")])
+        for _ in range(draw.randrange(1, 20)):
+            server.publish(f"a.{draw.randrange(4)}", "_IN.z", rollup if draw.random() < 0.1 else b"", b"")
+        if draw.random() < 0.5:
+            draw.choice(self._up()).compact(TIMED, self.now)
 
     def _publish_fast(self) -> None:
         """Sends the next message of a fast batch, or begins one."""
@@ -688,12 +703,12 @@ def copies_of(config: ApiStreamConfig) -> dict[str, ApiStreamConfig]:
     }
 
 
-def timed(config: ApiStreamConfig) -> ApiStreamConfig:
-    """The stream whose messages expire."""
+def timed(config: ApiStreamConfig, max_msgs: int) -> ApiStreamConfig:
+    """The stream whose messages expire, or are replaced."""
     return msgspec.structs.replace(
         config, name=TIMED, subjects=["a.>"], allow_atomic=False, allow_batched=False,
-        max_age=MAX_AGE_NS, subject_delete_marker_ttl=MARKER_NS, duplicate_window=MAX_AGE_NS,
-        allow_msg_ttl=True, allow_msg_schedules=True, allow_rollup_hdrs=True,
+        max_msgs=max_msgs, max_age=MAX_AGE_NS, subject_delete_marker_ttl=MARKER_NS,
+        duplicate_window=MAX_AGE_NS, allow_msg_ttl=True, allow_msg_schedules=True, allow_rollup_hdrs=True,
     )  # fmt: skip
 
 

@@ -78,7 +78,8 @@ class LaterExecutor:
 
 
 class StreamServer(NodeServer):
-    """See the module. skew_ns: how far its clock is off. arrived: called with what clients receive here."""
+    """See the module. skew_ns: how far its clock is off. arrived: called with what clients receive here.
+    rollup_messages: see EngineConfig."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class StreamServer(NodeServer):
         call_later: Callable[[int, Callable[[], None]], None],
         clock: Callable[[], int],
         arrived: Arrived,
+        rollup_messages: int,
     ) -> None:
         of_node = replace(
             ReplicationOptions(),
@@ -114,6 +116,7 @@ class StreamServer(NodeServer):
         ]  # fmt: skip
         self._histories = histories
         self._arrived = arrived
+        self._rollup_messages = rollup_messages
         self.skew_ns = 0
         self._ids = itertools.count(1)
         self.counts: Counter[str] = Counter()
@@ -133,7 +136,12 @@ class StreamServer(NodeServer):
             self.index,
             MemoryAccountStore(),
             api=ApiService,
-            config=EngineConfig(server_name=self.name, version="2.14.0", journal_min_bytes=300),
+            config=EngineConfig(
+                server_name=self.name,
+                version="2.14.0",
+                journal_min_bytes=300,
+                rollup_messages=self._rollup_messages,
+            ),
             clock=self.stream_clock,
             new_id=lambda: f"id{self.number}{next(self._ids):08d}",
             wake=self._wake,
