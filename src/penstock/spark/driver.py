@@ -12,7 +12,7 @@ from penstock import errors
 from penstock.protocol import api
 from penstock.spark.offsets import StreamBounds
 from penstock.spark.positions import resolve
-from penstock.spark.reconnecting import CONNECTION_LOST, RetryPolicy
+from penstock.spark.reconnecting import RetryPolicy, is_transient
 from penstock.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 _NAMES_SHOWN = 10
 
-# Errors that may disappear when the server has restarted or another server of the cluster takes over.
-_TRANSIENT = (*CONNECTION_LOST, errors.JetStreamNotEnabledError)
 _WRONG_ADDRESS = (errors.NoServersError, errors.JetStreamNotEnabledError)
 
 
@@ -63,8 +61,10 @@ class Driver:
                 answer = request(self._connection)
                 self._was_answered = True
                 return answer
-            except _TRANSIENT as error:
-                self.close()
+            except errors.PenstockError as error:
+                if not is_transient(error):
+                    raise
+                self.close()  # another server of the cluster may be better off
                 if not self._was_answered and isinstance(error, _WRONG_ADDRESS):
                     raise
                 retry_policy.backoff(error, 0)
@@ -107,7 +107,7 @@ class Driver:
 
     def _info(self, name: str) -> api.StreamInfoResponse:
         try:
-            return self.call(lambda c: c.api(api.StreamInfoResponse, f"STREAM.INFO.{name}"))
+            return self.call(lambda c: c.stream_info(name))
         except errors.StreamNotFoundError as error:
             raise errors.StreamNotFoundError(
                 error.code,

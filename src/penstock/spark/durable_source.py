@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.durable_consumer import ClaimedMessages
-    from penstock.spark.wire import BlockingConnection
 
 HOLE_MAX = 10_000
 """Sequences of others that a task reads and drops rather than open another connection."""
@@ -169,7 +168,7 @@ class DurableStreamReader(LimitedStreamReader):
         from penstock.spark.range_sessions import bounds_of
 
         finish = DurableOffset.decode(end, self.stream, self.durable)
-        info = self._driver.call(partial(_stream_info, stream=self.stream))
+        info = self._driver.call(lambda c: c.stream_info(self.stream))
         if info.created != finish.stream_created:
             raise DataLossError(
                 f"stream {self.stream!r} was recreated at {info.created}, the checkpoint is of the one "
@@ -197,10 +196,6 @@ class DurableStreamReader(LimitedStreamReader):
 
     def stop(self) -> None:
         self._driver.close()
-
-
-def _stream_info(connection: BlockingConnection, stream: str) -> api.StreamInfoResponse:
-    return connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
 
 
 def spans_of(claims: SequenceSet) -> Iterator[tuple[int, int]]:

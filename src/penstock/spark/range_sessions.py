@@ -44,8 +44,8 @@ DATA_SID = b"2"
 
 
 def stream_bounds(connection: BlockingConnection, stream: str) -> StreamBounds:
-    """The current bounds of `stream`. Raises StreamNotFoundError and what `BlockingConnection.api` raises."""
-    return bounds_of(stream, connection.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}"))
+    """The current bounds of `stream`. Raises what `BlockingConnection.stream_info` raises."""
+    return bounds_of(stream, connection.stream_info(stream))
 
 
 def bounds_of(stream: str, info: api.StreamInfoResponse) -> StreamBounds:

@@ -48,7 +48,7 @@ class TaskWritten(WriterCommitMessage):
 
 def checked_stream(options: SinkOptions, connection: ReconnectingConnection) -> api.StreamInfoResponse:
     """The stream's info. Raises ConfigError if it does not fit the options, StreamNotFoundError."""
-    info = connection.call(lambda c: c.api(api.StreamInfoResponse, f"STREAM.INFO.{options.stream}"))
+    info = connection.call(lambda c: c.stream_info(options.stream))
     check_stream(options, info.config)
     return info
 

@@ -30,7 +30,7 @@ from penstock.protocol.hosts import host_checked
 from penstock.spark.connection_options import ConnectionOptions, ServerAddress
 
 if TYPE_CHECKING:
-    from penstock.protocol.api import StoredMessageBody
+    from penstock.protocol.api import StoredMessageBody, StreamInfoResponse
     from penstock.protocol.proofs import Proof
 
 T = TypeVar("T")
@@ -316,6 +316,18 @@ class BlockingConnection:
             raise errors.JetStreamNotEnabledError(503, 10076, why, request=subject) from error
         return api.decode_response(kind, answer, request=subject)
 
+    def stream_info(self, stream: str) -> StreamInfoResponse:
+        """The info of a stream, as its leader has it.
+
+        Without a leader the members of a cluster answer with what each of them has. One that lags would make
+        messages look missing. Raises a transient JetStreamApiError then, StreamNotFoundError, and what `api`
+        raises.
+        """
+        info = self.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
+        if info.cluster is not None and not info.cluster.leader:
+            raise self._leaderless(stream)
+        return info
+
     def publish(self, stream: str, subject: str, payload: bytes, header: bytes) -> bytes:
         """Publish to a stream and return its answer, as `request` does. Raises the error of `unanswered` if
         there are no responders."""
@@ -329,11 +341,14 @@ class BlockingConnection:
         subject, and only lacks a leader. Raises what `api` raises."""
         info = self.api(api.StreamInfoResponse, f"STREAM.INFO.{stream}")
         if any(subjects.matches(one, subject) for one in info.config.subjects):
-            error = error_codes.CLUSTER_NOT_AVAIL
-            return errors.JetStreamApiError(
-                error.code, error.err_code, f"stream {stream!r} has no leader now", request=subject
-            )
+            return self._leaderless(stream, request=subject)
         return errors.NoStreamError(subject, stream=stream)
+
+    @staticmethod
+    def _leaderless(stream: str, request: str | None = None) -> errors.JetStreamApiError:
+        error = error_codes.CLUSTER_NOT_AVAIL
+        text = f"stream {stream!r} has no leader now"
+        return errors.JetStreamApiError(error.code, error.err_code, text, stream=stream, request=request)
 
     def last_message(self, stream: str, subject: str) -> StoredMessageBody | None:
         """The last message of `subject`, read from the stream's leader; None if there is none.

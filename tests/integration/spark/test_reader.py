@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import errors, testing
+from penstock.protocol import api
 from penstock.protocol.arrow_columns import record_batch
+from penstock.spark.driver import Driver
 from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.range_sessions import sequence_at_time, stream_bounds
 from penstock.spark.reader import RangeReader
@@ -342,3 +344,36 @@ def test_a_work_queue_is_read_directly_without_taking_anything_from_it(tmp_path:
             sequences(reader(options_for(port, "QUEUE")))
         assert feed.api("STREAM.INFO.QUEUE")["state"]["messages"] == 20
         feed.close()
+
+
+def lagging(monkeypatch: pytest.MonkeyPatch, answers: int) -> list[str]:
+    """The next infos of streams are those of a member that has nothing yet, of a group without a leader."""
+    asked: list[str] = []
+    ask = BlockingConnection.api
+
+    def api_of_member(self: BlockingConnection, kind: type, endpoint: str, body: object = None) -> object:
+        answer = ask(self, kind, endpoint, body)
+        if endpoint.startswith("STREAM.INFO.") and len(asked) < answers:
+            asked.append(endpoint)
+            answer.state = api.StreamState()
+            answer.cluster = api.ClusterInfo(name="c")
+        return answer
+
+    monkeypatch.setattr(BlockingConnection, "api", api_of_member)
+    return asked
+
+
+@both_ways
+def test_a_member_that_lags_does_not_say_what_a_stream_without_a_leader_has(
+    feed: Feed, stream: str, access: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.publish(numbered(stream, 40))
+    options = options_for(feed.port, stream, access=access)
+    span = whole(options)
+    asked = lagging(monkeypatch, 2)
+    assert sequences(reader(options, span)) == list(range(1, 41))
+    assert len(asked) == 2
+    driver, asked = Driver(options), lagging(monkeypatch, 2)
+    assert driver.bounds()[stream].last_seq == 40
+    assert len(asked) == 2
+    driver.close()
