@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ PULLS_OUTSTANDING = 2
 PULL_EXPIRES_NS = 30_000_000_000
 HEARTBEAT_NS = 5_000_000_000
 HEARTBEATS_MISSED_MAX = 2
+SETTLE_S = 5.0
+SETTLE_PAUSE_S = 0.1
 QUIET_S = HEARTBEATS_MISSED_MAX * HEARTBEAT_NS / 1e9
 INACTIVE_THRESHOLD_NS = 60_000_000_000
 DATA_SID = b"2"
@@ -173,22 +176,44 @@ class RangeSession(ABC):
 
     def is_stream_there(self) -> bool:
         """False if no message of the range is left. Raises DataLossError (failOnDataLoss)."""
-        bounds = stream_bounds(self.connection, self.span.stream)
-        lost = None
-        if bounds.created != self.span.created:
-            lost = f"it was recreated at {bounds.created}"
-        elif bounds.first_seq > self.builder.next_seq:
-            lost = f"its first sequence is now {bounds.first_seq}"
-        if lost and self.options.fail_on_data_loss:
-            raise DataLossError(
-                f"stream {self.span.stream!r} lost messages while sequences {self.builder.next_seq} to "
-                f"{self.span.end - 1} were to be read: {lost}. "
-                "Set failOnDataLoss to false to go on without them"
-            )
+        bounds = self._settled_bounds()
+        loss = self._loss_at_end(bounds)
+        if not loss and bounds.first_seq > self.builder.next_seq:
+            loss = f"its first sequence is now {bounds.first_seq}"
+        self._check_loss(loss)
         return bounds.created == self.span.created and bounds.last_seq >= self.builder.next_seq
 
+    def _settled_bounds(self) -> StreamBounds:
+        """The bounds of the stream, which ended after the range when the range was planned. A leader that was
+        just elected may not have applied its last messages yet: it gets SETTLE_S to do so."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            bounds = stream_bounds(self.connection, self.span.stream)
+            is_behind = bounds.created == self.span.created and bounds.last_seq < self.span.end - 1
+            if not is_behind or time.monotonic() >= until:
+                return bounds
+            time.sleep(SETTLE_PAUSE_S)
+
+    def _loss_at_end(self, bounds: StreamBounds) -> str:
+        """What shows that the end of the range is lost; "" = it is there."""
+        if bounds.created != self.span.created:
+            return f"it was recreated at {bounds.created}"
+        if bounds.last_seq < self.span.end - 1:
+            return f"its last sequence is now {bounds.last_seq}"
+        return ""
+
+    def _check_loss(self, loss: str) -> None:
+        if loss and self.options.fail_on_data_loss:
+            raise DataLossError(
+                f"stream {self.span.stream!r} lost messages while sequences {self.builder.next_seq} to "
+                f"{self.span.end - 1} were to be read: {loss}. "
+                "Set failOnDataLoss to false to go on without them"
+            )
+
     def is_exhausted(self) -> bool:
-        """Whether no matching message is left in the range, according to the stream's leader."""
+        """Whether no matching message is left in the range, according to the stream's leader. Raises
+        DataLossError (failOnDataLoss): the stream itself ends before the range."""
+        self._check_loss(self._loss_at_end(self._settled_bounds()))
         for subject in self.options.subjects or (">",):
             found = self.next_message(subject)
             if found is not None and found < self.builder.end_seq:

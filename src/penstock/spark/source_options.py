@@ -67,8 +67,8 @@ class SourceOptions:
     max_trigger_delay_s: float = 900.0
     """Option `maxTriggerDelay`, such as 500ms, 10s, 15m or 1h. Default 15m."""
     fail_on_data_loss: bool = True
-    """Option `failOnDataLoss`: fail if unread messages were removed from the beginning of a stream, or the
-    stream was deleted. Default true."""
+    """Option `failOnDataLoss`: fail if unread messages were removed from the beginning of a stream, it lost
+    its end, or it was deleted. Default true."""
     fail_on_gaps: bool = False
     """Option `failOnDataLoss` is `strict`: also fail if single sequences are missing."""
     include_headers: bool = False

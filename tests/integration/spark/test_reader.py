@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from penstock import errors, testing
 from penstock.protocol import api
 from penstock.protocol.arrow_columns import record_batch
+from penstock.spark import range_sessions
 from penstock.spark.driver import Driver
 from penstock.spark.offsets import DataLossError, SequenceRange
 from penstock.spark.range_sessions import sequence_at_time, stream_bounds
@@ -136,7 +138,7 @@ def test_an_empty_stream_has_no_rows(feed: Feed, stream: str, access: str) -> No
     options = options_for(feed.port, stream, access=access)
     span = whole(options)
     assert (span.start, span.end) == (1, 1)
-    assert sequences(reader(options, SequenceRange(stream, span.created, 1, 10))) == []
+    assert sequences(reader(options, span)) == []
 
 
 @both_ways
@@ -173,6 +175,53 @@ def test_a_purged_start_is_a_loss_or_is_passed_over_as_the_option_says(
     lenient = options_for(feed.port, stream, access=access, failOnDataLoss="false")
     assert sequences(reader(lenient, span)) == list(range(21, 51))
     assert sequences(reader(strict)) == list(range(21, 51))
+
+
+@both_ways
+@pytest.mark.parametrize("filters", [{}, {"subject": "*.none"}])
+def test_a_lost_end_is_a_loss_or_is_passed_over_as_the_option_says(
+    feed: Feed, stream: str, access: str, filters: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_sessions, "SETTLE_S", 0.0)
+    feed.publish(numbered(stream, 50))
+    strict = options_for(feed.port, stream, access=access, **filters)
+    planned = replace(whole(strict), end=61)  # of a server that lost what it had not synced
+    with pytest.raises(DataLossError, match="last sequence is now 50"):
+        sequences(reader(strict, planned))
+    lenient = options_for(feed.port, stream, access=access, failOnDataLoss="false", **filters)
+    assert sequences(reader(lenient, planned)) == ([] if filters else list(range(1, 51)))
+
+
+@both_ways
+def test_a_stream_that_loses_its_end_while_it_is_read_is_a_loss(
+    feed: Feed, stream: str, access: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.publish(numbered(stream, 50))
+    options = options_for(feed.port, stream, access=access)
+    planned = replace(whole(options), end=61)
+    with BlockingConnection.open(options.connection) as connection:
+        now = stream_bounds(connection, stream)
+    answers = [replace(now, last_seq=60), now]
+    monkeypatch.setattr(range_sessions, "SETTLE_S", 0.0)
+    monkeypatch.setattr(range_sessions, "stream_bounds", lambda *_: answers.pop(0))
+    with pytest.raises(
+        DataLossError, match="sequences 51 to 60 were to be read: its last sequence is now 50"
+    ):
+        sequences(reader(options, planned))
+
+
+@both_ways
+def test_a_leader_without_its_last_messages_gets_time_to_apply_them(
+    feed: Feed, stream: str, access: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.publish(numbered(stream, 50))
+    options = options_for(feed.port, stream, access=access)
+    with BlockingConnection.open(options.connection) as connection:
+        now = stream_bounds(connection, stream)
+    answers = [replace(now, last_seq=40), replace(now, last_seq=45), now, now, now]
+    monkeypatch.setattr(range_sessions, "SETTLE_PAUSE_S", 0.0)
+    monkeypatch.setattr(range_sessions, "stream_bounds", lambda *_: answers.pop(0))
+    assert sequences(reader(options, whole(options))) == list(range(1, 51))
 
 
 def test_a_recreated_stream_is_not_the_one_that_was_planned(feed: Feed) -> None:
