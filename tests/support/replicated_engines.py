@@ -89,7 +89,7 @@ class ReplicatedEngines:
             group.committed += 1
             most -= 1
             for replica in self.replicas[name]:
-                if not replica.committed(group.committed, term, entry):
+                if replica.committed(group.committed, term, entry):
                     deque(replica.finish(), maxlen=0)
         if group.committed == len(group.entries):
             reads, group.reads = group.reads, []

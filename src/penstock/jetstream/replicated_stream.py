@@ -170,15 +170,15 @@ class ReplicatedStream:
         """The next entry of the group's log is committed. Indexes ascend, with gaps where the group itself
         used one; an entry that is in the state already is ignored.
 
-        Returns whether it is applied. Otherwise its roll-ups replace very many messages: finish() is to be
-        run to its end before anything else is handed here but a role.
+        Returns whether it is unfinished, because its roll-ups replace very many messages: finish() is to be
+        run to its end then, before anything else is handed here but a role.
         """
         if self.failure or index <= self.applied_index:
-            return True
+            return False
         is_own = self.is_serving and term == self._led_term
         flight = self.commands.take_committed() if is_own else None
         self._unfinished = _UnfinishedEntry((index, term), flight, self._apply(index, entry, flight))
-        return not self._advance(self._unfinished)
+        return self._advance(self._unfinished) > 0
 
     def finish(self) -> Generator[int, None, None]:
         """Applies what is left of an entry: yields work (of slices.py)."""

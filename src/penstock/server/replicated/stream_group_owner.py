@@ -337,7 +337,7 @@ class StreamGroup:
         if replica is None:
             self._states.keep(index, term, payload)
             return False
-        if not replica.committed(index, term, payload):
+        if replica.committed(index, term, payload):
             self._finishing = self._ports.turns.start(
                 replica.finish(), partial(self._finished, replica, index), self.port.give_up,
                 pause_ns=SHORT_PAUSE_NS,
@@ -364,7 +364,7 @@ class StreamGroup:
         self, replica: ReplicatedStream, index: int, term: int, payload: bytes
     ) -> Generator[int, None, None]:
         """Applies an entry that was kept; yields work."""
-        if not replica.committed(index, term, payload):
+        if replica.committed(index, term, payload):
             yield from replica.finish()
         self._check(replica)
 
