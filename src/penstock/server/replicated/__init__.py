@@ -1,7 +1,8 @@
 """Replicated JetStream of a running server: its groups, and what joins them to the engines.
 
 - `stream_group_owner`: one stream between its engine and its group. `stream_groups`: all of them.
-- `founding`, `peer_watch`, `meta_members`, `meta_replica`: the servers of the cluster and what they agree on.
+- `founding`, `own_presence`, `peer_watch`, `meta_members`, `meta_replica`: the servers of the cluster, and
+  what they agree on.
 - `stream_supervisor`: which groups there are, and who their members are. `asset_duties`: what the leader of a
   group does for the cluster. `cluster_api`: requests; `confirmed_requests`: those that wait until the meta
   state is current; `request_tickets`, `waiting_tickets`, `info_gathering`: their answers.

@@ -21,7 +21,6 @@ from penstock import faults
 from penstock.errors import ServerError, StoreError
 from penstock.jetstream.advisories import Advisories
 from penstock.jetstream.meta import cluster_infos
-from penstock.jetstream.meta.assignments import StreamAssignment
 from penstock.jetstream.meta.cluster_infos import GroupSight
 from penstock.jetstream.meta.meta_commands import DeleteStream, MetaCommand
 from penstock.jetstream.meta.meta_effects import (
@@ -37,10 +36,9 @@ from penstock.jetstream.meta.meta_effects import (
 )
 from penstock.jetstream.meta.meta_requests import MetaRequest
 from penstock.jetstream.meta.meta_tables import MetaTables
-from penstock.jetstream.meta.placement import plain_tag
-from penstock.jetstream.meta.request_routing import LEADERLESS_NS, AssetView, RequestView
+from penstock.jetstream.meta.request_routing import LEADERLESS_NS, RequestView
 from penstock.protocol import error_codes as codes
-from penstock.protocol.api import ClusterInfo, DesiredClusterStatus, StorageType, StreamAlternate
+from penstock.protocol.api import ClusterInfo, StreamAlternate
 from penstock.protocol.durations import format_duration
 from penstock.protocol.ids import NuidGenerator, short_hash
 from penstock.raft.raft_options import RaftOptions
@@ -53,12 +51,13 @@ from penstock.server.replicated.cluster_administration import ADMINISTRATION, Cl
 from penstock.server.replicated.cluster_api import ClusterApi
 from penstock.server.replicated.cluster_events import ClusterEvents
 from penstock.server.replicated.cluster_restores import ClusterRestores
-from penstock.server.replicated.cluster_sights import group_sight, peer_of
+from penstock.server.replicated.cluster_sights import ClusterSights, asset_view, peer_of
 from penstock.server.replicated.founding import Presence
 from penstock.server.replicated.info_gathering import InfoGathering
 from penstock.server.replicated.meta_members import MetaMembers
-from penstock.server.replicated.meta_replica import META_GROUP, MetaReplica
+from penstock.server.replicated.meta_replica import MetaReplica
 from penstock.server.replicated.meta_rescue import MetaRescue
+from penstock.server.replicated.own_presence import own_presence
 from penstock.server.replicated.peer_watch import PeerWatch
 from penstock.server.replicated.request_tickets import (
     PassedRequest,
@@ -138,6 +137,7 @@ class ClusterJetStream:
         self.watch: PeerWatch | None = None
         self.members: MetaMembers | None = None
         self.groups: StreamGroups | None = None
+        self.sights: ClusterSights | None = None
         self.supervisor: StreamSupervisor | None = None
         self.duties: AssetDuties | None = None
         self.gathering: InfoGathering | None = None
@@ -230,6 +230,9 @@ class ClusterJetStream:
             self.groups, self.meta, self.engine_of, node.name, lambda: replication.linked,
             time.monotonic_ns, log,
         )  # fmt: skip
+        self.sights = ClusterSights(
+            self.meta, self.groups, self.supervisor, node, lambda: replication.linked, self._context.clock
+        )
         self.duties = AssetDuties(
             self.groups, self.meta, self.engine_of, self._answer, self._context.clock, time.monotonic_ns
         )
@@ -445,15 +448,15 @@ class ClusterJetStream:
                 self._events.append(partial(self._report_quorum, group))
 
     def _report_leader(self, group: StreamGroup) -> None:
-        if self._advise is not None and group.is_serving:
-            self._advise.stream_led(self.tables, *group.key, self.sight_of(group))
+        if self._advise is not None and self.sights is not None and group.is_serving:
+            self._advise.stream_led(self.tables, *group.key, self.sights.of(group))
 
     def _report_quorum(self, group: StreamGroup) -> None:
-        if self._advise is None or self._replication is None or group.failure:
+        if self._advise is None or self._replication is None or self.sights is None or group.failure:
             return
         online = {*self._replication.linked, self._replication.node.name}
         if not group.port.membership.is_quorum(online):
-            self._advise.quorum_lost(self.tables, *group.key, self.sight_of(group))
+            self._advise.quorum_lost(self.tables, *group.key, self.sights.of(group))
 
     def _report_meta_leader(self) -> None:
         if self._advise is not None and self.meta.is_serving:
@@ -538,7 +541,10 @@ class ClusterJetStream:
         """See ClusterView."""
         meta = self.meta
         assignment = meta.tables.find_stream(account, stream) if stream else None
-        asset = self._asset_view(assignment) if assignment is not None else None
+        asset = None
+        if assignment is not None:
+            group = self.find_group(account, stream)
+            asset = asset_view(assignment, group, self.node, self.own_peer, meta.tables)
         has_consumer = bool(consumer) and consumer in meta.tables.consumers(account, stream)
         return RequestView(
             is_meta_leader=meta.is_serving,
@@ -546,25 +552,6 @@ class ClusterJetStream:
             stream=asset,
             consumer=asset if has_consumer else None,
         )
-
-    def _asset_view(self, stream: StreamAssignment) -> AssetView:
-        group = self.find_group(stream.account, stream.name)
-        if group is not None and group.assignment.incarnation != stream.incarnation:
-            group = None
-        is_member = self.own_peer in stream.hosts
-        return AssetView(
-            is_member=is_member,
-            is_leader=group is not None and group.is_serving,
-            # A server that is to join its group knows nothing of its leader.
-            has_leader=group is None or group.leader is not None or not self._votes(group),
-            has_state=group is not None and group.has_state,
-            is_current=group is not None and group.is_current,
-            is_offline=self.meta.tables.is_offline(stream),
-            unsupported=group.failure if group is not None else "",
-        )
-
-    def _votes(self, group: StreamGroup) -> bool:
-        return self.node is not None and self.node.name in group.port.membership.voters
 
     def origin(self, engine: JetStreamEngine, ticket: bytes) -> MetaRequest:
         """See ClusterView."""
@@ -651,60 +638,15 @@ class ClusterJetStream:
 
     def cluster_of(self, account: str, stream: str, consumer: str) -> ClusterInfo | None:
         """The `cluster` object of a stream or consumer."""
-        tables = self.meta.tables
-        assignment = tables.find_stream(account, stream)
-        group = self.find_group(account, stream)
-        if assignment is None or group is None:
-            return None
-        now = self._context.clock()
-        sight = self.sight_of(group)
-        if not consumer:
-            return cluster_infos.stream_cluster(tables, assignment, sight, now)
-        one = tables.consumers(account, stream).get(consumer)
-        if one is None:
-            return None
-        return cluster_infos.consumer_cluster(tables, assignment, one, sight, now)
+        return self.sights.cluster_of(account, stream, consumer) if self.sights is not None else None
 
     def alternates_of(self, account: str, stream: str, domain: str) -> list[StreamAlternate]:
         """The `alternates` of a stream."""
         return cluster_infos.stream_alternates(self.meta.tables, account, stream, domain)
 
-    def sight_of(self, group: StreamGroup) -> GroupSight:
-        """A stream's group as this server sees it."""
-        assert self.supervisor is not None
-        membership = group.port.membership
-        return self._sight(
-            group.name, group.leader, membership.members, membership.learners, group.lags,
-            is_current=group.is_current, status=self.supervisor.status.get(group.key),
-        )  # fmt: skip
-
     def meta_sight(self) -> GroupSight:
         """The meta group as this server sees it."""
-        group = self.meta.group
-        if group is None:
-            return GroupSight(own=self.own_peer)
-        membership = group.membership
-        return self._sight(
-            META_GROUP, self.meta.leader, membership.members, membership.learners, group.lags(),
-            is_current=True,
-        )  # fmt: skip
-
-    def _sight(
-        self,
-        name: str,
-        leader: str | None,
-        members: tuple[str, ...],
-        learners: tuple[str, ...],
-        lags: dict[str, int],
-        *,
-        is_current: bool,
-        status: DesiredClusterStatus | None = None,
-    ) -> GroupSight:
-        assert self._replication is not None
-        return group_sight(
-            self._replication.node, set(self._replication.linked), self._context.clock(), name, leader,
-            members, learners, lags, is_current=is_current, status=status,
-        )  # fmt: skip
+        return self.sights.of_meta() if self.sights is not None else GroupSight(own=self.own_peer)
 
     @property
     def name(self) -> str:
@@ -720,40 +662,7 @@ class ClusterJetStream:
 
     def _presence(self) -> Presence:
         assert self._replication is not None
-        options, node = self._context.options, self._replication.node
-        peers, replicating = self._count_peers()
-        accounts: dict[str, tuple[int, int]] = {}
-        led: dict[str, list[tuple[int, int, int]]] = {}
-        service, now = self._service, self._context.clock()
-        if service is not None:
-            for name, engine in service.running.items():
-                capacity = engine.capacity
-                memory, storage = capacity.used(StorageType.MEMORY), capacity.used(StorageType.FILE)
-                if memory or storage:
-                    accounts[name] = (memory, storage)
-                rows = capacity.cluster_use.report(now)
-                if rows:
-                    led[name] = rows
-        return Presence(
-            name=self._context.server_name,
-            peer=self.own_peer,
-            member=node.name,
-            boot=node.identity.boot,
-            server_id=self._context.server_id,
-            cluster=options.cluster_name,
-            tags=tuple(map(plain_tag, options.server_tags)),
-            domain=options.jetstream.domain if options.jetstream is not None else "",
-            routes=len(options.cluster.routes) if options.cluster is not None else 0,
-            peers=peers,
-            replicating=replicating,
-            has_meta=self.meta.group is not None,
-            founders=self.members.founders if self.members is not None else (),
-            cluster_id=self.meta.tables.cluster_id,
-            applied=self.meta.applied_index,
-            max_memory=service.max_memory_bytes if service is not None else -1,
-            max_storage=service.max_file_bytes if service is not None else -1,
-            used_memory=sum(memory for memory, _ in accounts.values()),
-            used_storage=sum(storage for _, storage in accounts.values()),
-            accounts=accounts,
-            led=led,
-        )
+        return own_presence(
+            self._context, self._replication.node, self.meta, self._service, self._count_peers(),
+            self.members.founders if self.members is not None else (),
+        )  # fmt: skip
