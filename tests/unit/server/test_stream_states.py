@@ -217,6 +217,28 @@ def test_another_member_helps_out_when_the_leader_is_gone(servers: StreamServers
     assert state(server) == state(servers["b"])
 
 
+def test_the_own_checkpoint_is_loaded_when_the_leaders_state_cannot_be_had(servers: StreamServers) -> None:
+    publish(servers, 10)
+    checkpoint(servers)
+    servers["c"].stop()
+    publish(servers, 5, "S.2")
+    checkpoint(servers, "a")
+    servers["c"].is_paused = True  # it is still loading its own when the leader sends another one
+    server = restart(servers, "c")
+    servers.pass_time(300)
+    assert server.group().is_installing
+    servers["a"].stop()
+    for name in "bc":
+        servers[name].node.peer_unlinked("a.d")
+    server.is_paused = False
+    servers.pass_time(25_000)  # c waits 20 s for another member to have the files
+    assert servers.leader() is servers["b"]  # which has the entries instead
+    publish(servers, 3, "S.3")
+    servers.pass_time(500)
+    assert state(server) == state(servers["b"])
+    assert server.stream().is_current
+
+
 def test_a_damaged_file_of_a_checkpoint_is_fetched_from_another_member(servers: StreamServers) -> None:
     publish(servers, 40)
     checkpoint(servers)
