@@ -11,7 +11,6 @@ import pytest
 from penstock.raft.raft_messages import RaftSnapshot
 from penstock.replication.group_port import SnapshotDone
 from penstock.replication.replica_group import ReplicaGroup
-from penstock.server.replicated.group_states import GroupStates
 from penstock.server.replicated.state_files import StateFiles
 from penstock.server.replicated.stream_checkpoints import StreamCheckpoints
 from penstock.server.replicated.stream_group_owner import StreamGroup
@@ -132,11 +131,6 @@ def waits_for_a_checkpoint_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaGroup, "_install", wrong)
 
 
-def forgets_its_own_state_when_the_leader_sends_one(patch: pytest.MonkeyPatch) -> None:
-    """A member that begins does not load its checkpoint when it could not get the leader's."""
-    patch.setattr(GroupStates, "load_own", GroupStates.load)
-
-
 STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (applies_entries_of_a_state_again, 1),
     (answers_reads_whose_leadership_ended, 2),
@@ -148,7 +142,6 @@ STREAM_GROUP_BUGS: tuple[tuple[Plant, int], ...] = (
     (removes_files_while_a_state_is_taken, 1),
     (does_not_serve_after_a_state_was_loaded, 94),
     (waits_for_a_checkpoint_that_was_given_up, 201),
-    (forgets_its_own_state_when_the_leader_sends_one, 1795968671087),
     (hands_out_entries_behind_one_that_takes_long, 2),
 )
 """Each bug with the seed that is tried first."""
