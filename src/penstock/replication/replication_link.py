@@ -44,6 +44,10 @@ FEATURES = ("mail",)
 REQUIRED: tuple[str, ...] = ()
 """What it requires of other servers."""
 
+JOINED_BYTES_MAX = 64 << 10
+"""A payload of up to so many bytes is sent with its head: a head by itself costs a call to the system, and
+wakes the peer, which then waits for the rest. Copying a larger one costs more."""
+
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 
 
@@ -195,10 +199,14 @@ class ReplicationLink:
         return LinkRefused(text, close_frame, by_peer=False)
 
     def frame_parts(self, frame: Frame) -> Iterator[bytes]:
-        """What to send for a frame of the node, in this order."""
+        """What to send for a frame of the node, in this order; one write for each."""
         for part in encode_frames(frame):
-            yield frame_head(ReplicationKind.MESSAGES, part)
-            yield part
+            head = frame_head(ReplicationKind.MESSAGES, part)
+            if len(part) <= JOINED_BYTES_MAX:
+                yield head + part
+            else:
+                yield head
+                yield part
 
     def mail_bytes(self, group: str, payload: bytes) -> bytes:
         """What to send for mail; b"" for a peer that takes none."""

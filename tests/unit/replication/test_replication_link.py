@@ -35,6 +35,7 @@ from penstock.replication.replication_frames import (
     frame_bytes,
 )
 from penstock.replication.replication_link import (
+    JOINED_BYTES_MAX,
     Greeting,
     LinkEvent,
     LinkOpened,
@@ -226,6 +227,17 @@ def test_servers_greet_each_other_and_then_exchange_frames_and_mail() -> None:
     whole = a.opening() + data
     found = [event for i in range(len(whole)) for event in link.receive(whole[i : i + 1])]
     assert found == [LinkOpened(A), frame, GroupMail("g", b"block")]
+
+
+@pytest.mark.parametrize(("size", "parts"), [(0, 1), (JOINED_BYTES_MAX - 200, 1), (JOINED_BYTES_MAX, 2)])
+def test_a_frame_is_sent_with_its_head_unless_it_is_large(size: int, parts: int) -> None:
+    a, b = open_links()
+    entry = Entry(5, 6, EntryKind.COMMANDS, b"x" * size)
+    append = Append("a.1", "b.1", 6, 4, 5, (entry,), 3)
+    frame = Frame("a.1", "b.1", 3, (("g", append),))
+    sent = list(a.frame_parts(frame))
+    assert len(sent) == parts
+    assert events(b, b"".join(sent)) == [frame]
 
 
 @pytest.mark.parametrize(
