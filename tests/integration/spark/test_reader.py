@@ -18,7 +18,7 @@ from penstock.protocol import api
 from penstock.protocol.arrow_columns import record_batch
 from penstock.spark import range_sessions
 from penstock.spark.driver import Driver
-from penstock.spark.offsets import DataLossError, SequenceRange
+from penstock.spark.offsets import DataLossError, SequenceRange, StreamBounds
 from penstock.spark.range_sessions import sequence_at_time, stream_bounds
 from penstock.spark.reader import RangeReader
 from penstock.spark.source_options import SourceOptions
@@ -58,9 +58,13 @@ def options_for(port: int, stream: str, **given: object) -> SourceOptions:
     )
 
 
-def whole(options: SourceOptions) -> SequenceRange:
+def bounds_now(options: SourceOptions) -> StreamBounds:
     with BlockingConnection.open(options.connection) as connection:
-        bounds = stream_bounds(connection, options.streams[0])
+        return stream_bounds(connection, options.streams[0])
+
+
+def whole(options: SourceOptions) -> SequenceRange:
+    bounds = bounds_now(options)
     return SequenceRange(bounds.name, bounds.created, bounds.first_seq, bounds.last_seq + 1)
 
 
@@ -199,8 +203,7 @@ def test_a_stream_that_loses_its_end_while_it_is_read_is_a_loss(
     feed.publish(numbered(stream, 50))
     options = options_for(feed.port, stream, access=access)
     planned = replace(whole(options), end=61)
-    with BlockingConnection.open(options.connection) as connection:
-        now = stream_bounds(connection, stream)
+    now = bounds_now(options)
     answers = [replace(now, last_seq=60), now]
     monkeypatch.setattr(range_sessions, "SETTLE_S", 0.0)
     monkeypatch.setattr(range_sessions, "stream_bounds", lambda *_: answers.pop(0))
@@ -216,8 +219,7 @@ def test_a_leader_without_its_last_messages_gets_time_to_apply_them(
 ) -> None:
     feed.publish(numbered(stream, 50))
     options = options_for(feed.port, stream, access=access)
-    with BlockingConnection.open(options.connection) as connection:
-        now = stream_bounds(connection, stream)
+    now = bounds_now(options)
     answers = [replace(now, last_seq=40), replace(now, last_seq=45), now, now, now]
     monkeypatch.setattr(range_sessions, "SETTLE_PAUSE_S", 0.0)
     monkeypatch.setattr(range_sessions, "stream_bounds", lambda *_: answers.pop(0))
