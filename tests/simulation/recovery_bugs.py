@@ -58,7 +58,7 @@ def first_messages_of_other_filters(patch: pytest.MonkeyPatch) -> None:
 
 def index_of_a_file_with_a_hole_given_up(patch: pytest.MonkeyPatch) -> None:
     """The index of a block goes though its file tells without it only what is before a hole."""
-    patch.setattr(block_erasing, "is_self_contained", lambda number, data: True)
+    patch.setattr(block_erasing, "is_self_contained", lambda number, data, indexed: True)
 
 
 def room_made_up_to_an_empty_file(patch: pytest.MonkeyPatch) -> None:

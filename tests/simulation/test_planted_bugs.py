@@ -22,7 +22,6 @@ SEEDS = 200
 ALL = PLANTED + COPY_BUGS + EFFECT_BUGS + GROUP_BUGS + RECOVERY_BUGS + STREAM_BUGS + REPLICA_BUGS
 
 
-@pytest.mark.share(3)
 @pytest.mark.parametrize(("plant", "rule", "hint"), ALL, ids=[plant.__name__ for plant, _, _ in ALL])
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],

@@ -276,7 +276,9 @@ class ConsumerRecord:
         said = info["delivered"]["consumer_seq"]
         require(said == self.consumer_seq, "numbers", f"{where}: {said} delivered, {self.consumer_seq} came")
         if self.simple_start and not self.had_keys and not record.damaged and not record.lost:
-            position = max(consumer.meta.start_seq - 1, state.delivered_stream)
+            # A reset may go back before the first sequence, and a power failure after it takes messages.
+            first = consumer.meta.start_seq if not state.resets else 1
+            position = max(first - 1, state.delivered_stream)
             found = self.count_behind(record, position)
             require(
                 found == info["num_pending"], "num_pending", f"{where}: {info['num_pending']}, are {found}"
