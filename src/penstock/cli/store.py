@@ -20,7 +20,7 @@ import typer
 from penstock.cli import run_app
 from penstock.errors import PenstockError
 from penstock.store.keys import StoreKey
-from penstock.store.store_check import StoreChecker, StoreReport
+from penstock.store.store_check import REPLICA, StoreChecker, StoreReport
 
 if TYPE_CHECKING:
     from penstock.kernels.log.stream_log import StoredRecord
@@ -174,8 +174,12 @@ def _show(report: StoreReport, directory: Path, *, repaired: bool) -> None:
         streams.add_column(name, justify="right")
     for one in report.streams:
         counts = (one.messages, one.bytes, one.first_seq, one.last_seq, one.blocks, len(one.consumers))
-        streams.add_row(escape(one.account), escape(one.name), *(f"{count:,}" for count in counts))
+        shown = ("-" if one.is_replica else f"{count:,}" for count in counts)
+        streams.add_row(escape(one.account), escape(one.name), *shown)
     console.print(streams)
+    for one in report.streams:
+        if one.is_replica:
+            console.print(f"{escape(one.name)} (account {escape(one.account)}): {REPLICA}", soft_wrap=True)
     for finding in report.findings:
         colour = "green" if finding.done else "red" if finding.fault else "yellow"
         at = "" if finding.offset is None else f" at byte {finding.offset}"

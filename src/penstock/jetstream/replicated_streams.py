@@ -192,7 +192,10 @@ class ReplicatedStreams:
         self._remove_files(name)
         self._ports.table.unopened.discard(name)
         meta = msgspec.json.encode(StreamMeta(config, created, replicated=True))
-        store = self._stores.create_stream(name, meta, config.storage.value)
+        # The files of a single replica may be the only copy when the log of groups is lost (decision 0032).
+        is_alone = config.num_replicas <= 1
+        create = self._stores.create_stream if is_alone else self._stores.create_replica
+        store = create(name, meta, config.storage.value)
         commands = GroupCommands(port, self._ports.clock, partial(self._note_changed, name))
         standby = StandbyConsumers()
         stream = self._new_stream(config, store, created, group=commands, standby=standby)

@@ -3,6 +3,7 @@
 <dir>/jetstream/.lock                                   locked while a server uses the directory
 <dir>/jetstream/<account>/streams/<stream>/meta
                                           /msgs/<n>.blk  records      <n>.idx  index of a closed block
+                                          /spilled/<n>.blk  records of a replicated stream, until a start
                                           /consumers/<consumer>/meta, state, journal.<generation>
 
 Directory names are quoted (files.quote_name); the meta file contains the original name. Streams and consumers
@@ -15,14 +16,20 @@ a store directory.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import StoreError, StoreFormatError, StoreWriteError
+from penstock.store.block_memory import MEMORY_MAX, BlockMemory
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.executor import DiskExecutor
 from penstock.store.files import (
+    CONSUMERS,
+    MESSAGES,
     META,
+    SPILLED,
     OpenFiles,
     hide_directory,
     list_assets,
@@ -33,6 +40,7 @@ from penstock.store.files import (
     remove_directory,
     sweep_deleted,
     sync_directory,
+    unpack_meta,
     unquote_name,
 )
 from penstock.store.keys import StoreKey, open_file_cipher
@@ -40,6 +48,7 @@ from penstock.store.keys import StoreKey, open_file_cipher
 if TYPE_CHECKING:
     from penstock.store.interface import StorageType, StreamStore
     from penstock.store.memory import MemoryStreamStore
+    from penstock.store.replica_store import ReplicaStreamStore
     from penstock.store.streamfiles import FileStreamStore
 
 _OFFICIAL_META = "meta.inf"
@@ -49,14 +58,21 @@ class FileAccountStore:
     """One account's directory; see interface.AccountStore."""
 
     def __init__(
-        self, directory: Path, name: str, *, files: OpenFiles, block_size: int | None = None
+        self,
+        directory: Path,
+        name: str,
+        *,
+        files: OpenFiles,
+        block_memory: BlockMemory,
+        block_size: int | None = None,
     ) -> None:
         self.name = name
         self._streams_directory = directory / "streams"
         self._files = files
+        self._block_memory = block_memory
         self._disk = files.disk
         self._block_size = block_size
-        self._open: dict[str, FileStreamStore] = {}
+        self._open: dict[str, FileStreamStore | ReplicaStreamStore] = {}
         self._memory: dict[str, MemoryStreamStore] = {}
         self._undeleted: set[str] = set()  # deleted streams whose files could not be removed
         _sync_present_names(self._disk, directory, self._streams_directory)
@@ -78,15 +94,40 @@ class FileAccountStore:
             raise StoreError(f"account {self.name!r} keeps no stream {name!r}", path=str(directory))
         return self._opened(directory)
 
-    def _opened(self, directory: Path) -> FileStreamStore:
+    def _opened(self, directory: Path, *, is_new: bool = False) -> StreamStore:
         from penstock.store.streamfiles import FileStreamStore  # unused, and not loaded, in an empty store
 
-        stream = FileStreamStore(self._open, directory, files=self._files, block_size=self._block_size)
+        stream = FileStreamStore(
+            self._open, directory, files=self._files, undeleted=self._undeleted, block_size=self._block_size,
+            is_new=is_new,
+        )  # fmt: skip
         self._open[stream.name] = stream
-        stream.undeleted = self._undeleted
+        return stream
+
+    def _opened_replica(self, directory: Path) -> StreamStore:
+        from penstock.store.replica_store import ReplicaStreamStore
+
+        name, meta = unpack_meta(self._files, directory / META)
+        stream = self._open[name] = ReplicaStreamStore(
+            self._open, directory, name, meta, files=self._files, memory=self._block_memory,
+            undeleted=self._undeleted, block_size=self._block_size,
+        )  # fmt: skip
         return stream
 
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
+        return self._create(name, meta, storage, (MESSAGES, CONSUMERS), partial(self._opened, is_new=True))
+
+    def create_replica(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
+        return self._create(name, meta, storage, (SPILLED,), self._opened_replica)
+
+    def _create(
+        self,
+        name: str,
+        meta: bytes,
+        storage: StorageType,
+        parts: tuple[str, ...],
+        opened: Callable[[Path], StreamStore],
+    ) -> StreamStore:
         directory = self._directory(name)
         if name in self._undeleted:
             remove_directory(self._disk, directory, META)
@@ -103,13 +144,11 @@ class FileAccountStore:
         make_empty(self._disk, directory, sync_name=False)
         try:
             # One sync of the parent covers all names: the sync of the meta's name covers those beside it.
-            for part in ("msgs", "consumers"):
+            for part in parts:
                 make_directory(self._disk, directory / part, sync_name=False)
             sync_directory(self._disk, self._streams_directory)
             self._files.replace(directory / META, pack_meta(name, meta))
-            stream = self._opened(directory)
-            stream.name_synced()
-            return stream
+            return opened(directory)
         except Exception:
             self._undeleted.add(name)  # the next attempt removes what is left on disk
             # The caller reports that the stream does not exist: a restart must not bring it back.
@@ -127,7 +166,7 @@ class FileAccountStore:
             path = list_assets(self._files, self._streams_directory, META).get(name, path)
         hidden = hide_directory(self._disk, path, META)
         self._undeleted.discard(name)
-        self._files.remove_hidden(hidden, files="msgs", directories="consumers")
+        self._files.remove_hidden(hidden)
 
     def _directory(self, name: str) -> Path:
         return self._streams_directory / quote_name(name)
@@ -141,7 +180,8 @@ class FileStore:
     """A store directory on a disk, locked for this process; see interface.Store.
 
     `block_size`: bytes of records per block; None: the log's default. `key`: the encryption key, if any.
-    `executor`: runs slow disk work; None: run it inline.
+    `executor`: runs slow disk work; None: run it inline. `block_memory`: bytes of blocks of replicated
+    streams that stay in memory.
 
     Raises StoreLockedError when another process uses the directory, StoreWriteError when it cannot be
     created, StoreFormatError when it contains an official server's streams, StoreError when it is encrypted
@@ -156,6 +196,7 @@ class FileStore:
         disk: Disk = LOCAL_DISK,
         key: StoreKey | None = None,
         executor: DiskExecutor | None = None,
+        block_memory: int = MEMORY_MAX,
     ) -> None:
         self._directory = Path(directory) / "jetstream"
         self._disk = disk
@@ -169,14 +210,16 @@ class FileStore:
             self._lock.release()
             raise
         self._files = OpenFiles(disk=disk, file_cipher=file_cipher, executor=executor)
+        self._block_memory = BlockMemory(self._files.executor, block_memory)
         self._block_size = block_size
         self._accounts: dict[str, FileAccountStore] = {}
 
     def account(self, name: str) -> FileAccountStore:
         if name not in self._accounts:
             self._accounts[name] = FileAccountStore(
-                self._directory / quote_name(name), name, files=self._files, block_size=self._block_size
-            )
+                self._directory / quote_name(name), name, files=self._files, block_memory=self._block_memory,
+                block_size=self._block_size,
+            )  # fmt: skip
         return self._accounts[name]
 
     def account_names(self) -> list[str]:

@@ -27,6 +27,12 @@ logger = logging.getLogger("penstock.store")
 META = "meta"
 """The file that makes a directory a stream or a consumer."""
 
+MESSAGES, CONSUMERS = "msgs", "consumers"
+"""Directories of a stream: the files of its blocks, and its consumers."""
+
+SPILLED = "spilled"
+"""Blocks of a replicated stream that memory has no room for (replica_store.py)."""
+
 NAME_BYTES_MAX = 200
 """Longer quoted names are truncated and get a hash, so that suffixes fit into the 255 bytes of a file
 name."""
@@ -111,7 +117,7 @@ class Permit:
 def write_atomically(
     disk: Disk,
     path: Path,
-    data: bytes | bytearray,
+    data: bytes | bytearray | memoryview,
     *,
     sync: bool = True,
     sync_name: bool = True,
@@ -333,13 +339,15 @@ def _set_apart(disk: Disk, hidden: Path, meta: str) -> Path:
     return apart
 
 
-def _removal_steps(disk: Disk, hidden: Path, *, files: str, directories: str) -> Iterator[None]:
+def _removal_steps(disk: Disk, hidden: Path) -> Iterator[None]:
+    for files in (MESSAGES, SPILLED):
+        with contextlib.suppress(OSError):
+            for name in names_in(disk, hidden / files):
+                disk.unlink(hidden / files / name)
+                yield
     with contextlib.suppress(OSError):
-        for name in names_in(disk, hidden / files):
-            disk.unlink(hidden / files / name)
-            yield
-        for name in names_in(disk, hidden / directories):
-            disk.remove_tree(hidden / directories / name)
+        for name in names_in(disk, hidden / CONSUMERS):
+            disk.remove_tree(hidden / CONSUMERS / name)
             yield
     disk.remove_tree(hidden)
 
@@ -439,12 +447,12 @@ class OpenFiles:
         for path in [path for path in self._fds if path.parent == directory]:
             self.forget(path)
 
-    def remove_hidden(self, hidden: Path | None, *, files: str, directories: str) -> None:
-        """Removes a hidden tree in the executor: one file in `files`, or one directory in `directories`, at a
-        time. While pages of a file are being written, its removal takes 0.1 s. The next start removes what is
-        left when the store is closed."""
+    def remove_hidden(self, hidden: Path | None) -> None:
+        """Removes the hidden tree of a stream in the executor, one block file or consumer at a time. While
+        pages of a file are being written, its removal takes 0.1 s. The next start removes what is left when
+        the store is closed."""
         if hidden is not None:
-            steps = _removal_steps(self.disk, hidden, files=files, directories=directories)
+            steps = _removal_steps(self.disk, hidden)
             _Removal(self.executor, steps, lambda: self._is_closed).advance()
 
     def close(self) -> None:

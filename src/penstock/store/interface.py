@@ -212,6 +212,10 @@ class AccountStore(Protocol):
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         """Creates a stream. Raises StoreError when the name is taken, StoreWriteError when the disk fails."""
 
+    def create_replica(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
+        """Creates a stream whose group keeps its messages on this server's disk, in its log and its states.
+        The store writes what memory has no room for, and recovers nothing. Raises like create_stream()."""
+
     def delete_stream(self, name: str) -> None:
         """Deletes a stored stream that is not open, or completes a StreamStore.delete() that failed; like
         that one. Raises StoreWriteError."""

@@ -5,8 +5,9 @@ Invariant: apart from durability, everything behaves as in the file store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from typing import Any
 
 from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.log.compaction import compact
@@ -63,21 +64,25 @@ class MemoryConsumerStore:
 
 
 class MemoryStreamStore:
-    """A stream in memory; see interface.StreamStore. `storage`: the type its configuration asks for."""
+    """A stream in memory; see interface.StreamStore.
+
+    storage: the type its configuration asks for. log: without messages; None: blocks have `block_size`.
+    """
 
     def __init__(
         self,
-        owner: dict[str, MemoryStreamStore],
+        owner: MutableMapping[str, Any],
         name: str,
         meta: bytes,
         *,
         storage: StorageType,
         block_size: int | None = None,
+        log: StreamLog | None = None,
     ) -> None:
         self.name = name
         self.meta = meta
         self.storage = storage
-        self.log = StreamLog(block_size or DEFAULT_BLOCK_SIZE, storage=storage)
+        self.log = StreamLog(block_size or DEFAULT_BLOCK_SIZE, storage=storage) if log is None else log
         self.change_number = self.synced_number = 0  # nothing to wait for
         self._owner = owner
         self._consumers: dict[str, MemoryConsumerStore] = {}
@@ -177,6 +182,9 @@ class MemoryAccountStore:
         stream = MemoryStreamStore(self._streams, name, meta, storage=storage, block_size=self._block_size)
         self._streams[name] = stream
         return stream
+
+    def create_replica(self, name: str, meta: bytes, storage: StorageType) -> MemoryStreamStore:
+        return self.create_stream(name, meta, storage)
 
     def delete_stream(self, name: str) -> None:
         self._streams.pop(name, None)

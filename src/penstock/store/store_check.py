@@ -26,7 +26,10 @@ from penstock.store.block_reading import block_path, fingerprint, index_path, ma
 from penstock.store.disk import LOCAL_DISK, Disk
 from penstock.store.envelope import is_enveloped
 from penstock.store.files import (
+    CONSUMERS,
+    MESSAGES,
     META,
+    SPILLED,
     OpenFiles,
     names_in,
     quote_name,
@@ -56,6 +59,11 @@ _ENTRY_HEAD = 12
 _SEQ_BITS = 48
 
 
+REPLICA = (
+    "a replica: its messages are in the log and the states of its group (jetstream/_groups), not read here"
+)
+
+
 @dataclass(slots=True)
 class Finding:
     """One difference from what was written.
@@ -74,7 +82,8 @@ class Finding:
 @dataclass(slots=True)
 class StreamSummary:
     """A stream as a server would recover it: messages, their bytes (as users see them), first and last
-    sequence, blocks, consumers."""
+    sequence, blocks, consumers. is_replica: its group has all of these (replica_store.py), in files that are
+    not read here."""
 
     account: str
     name: str
@@ -84,6 +93,7 @@ class StreamSummary:
     last_seq: int = 0
     blocks: int = 0
     consumers: list[str] = field(default_factory=list)
+    is_replica: bool = False
 
 
 @dataclass(slots=True)
@@ -166,7 +176,11 @@ class StoreChecker:
         on_lost: Callable[[str], object],
     ) -> Iterator[StoredRecord]:
         """A stream's messages as a server would read them. `to_seq` 0: to the end. Calls `on_lost` with a
-        description of each unreadable message and of each warning of recovery."""
+        description of each unreadable message and of each warning of recovery, and for a replica, whose
+        messages are elsewhere."""
+        if self._is_replica(directory):
+            on_lost(f"{directory}: {REPLICA}")
+            return
 
         def lost(number: int, found: list[tuple[int, int, str]]) -> None:
             path = block_path(directory, number)
@@ -175,7 +189,7 @@ class StoreChecker:
 
         with _captured_logs(lambda path, text: on_lost(text)):
             log, files = recover_log(
-                directory / "msgs", self._files, block_size=DEFAULT_BLOCK_SIZE, on_lost=lost
+                directory / MESSAGES, self._files, block_size=DEFAULT_BLOCK_SIZE, on_lost=lost
             )
             seq = log.next_seq(max(from_seq, 1), subject)
             while seq and (to_seq == 0 or seq <= to_seq):
@@ -194,7 +208,10 @@ class StoreChecker:
             if self._is_newer(directory):
                 continue
             self._small_file(directory / META, lambda path: unpack_meta(self._files, path))
-            self._blocks(directory / "msgs")
+            if self._is_replica(directory):
+                self._report.streams.append(StreamSummary(account, name, is_replica=True))
+                continue
+            self._blocks(directory / MESSAGES)
             for consumer in self._consumers(directory):
                 self._consumer(consumer)
             self._recover_on_overlay(account, name, directory)
@@ -203,13 +220,16 @@ class StoreChecker:
         return self._report
 
     def _consumers(self, directory: Path) -> list[Path]:
-        at = directory / "consumers"
+        at = directory / CONSUMERS
         names = names_in(self._disk, at) if self._disk.exists(at) else []
         return [
             at / entry
             for entry in names
             if not entry.startswith(".") and self._disk.exists(at / entry / META)
         ]
+
+    def _is_replica(self, directory: Path) -> bool:
+        return self._disk.exists(directory / SPILLED)
 
     def _is_newer(self, directory: Path) -> bool:
         """Whether the asset has a newer format. Such an asset is reported and otherwise skipped: what looks
@@ -251,12 +271,12 @@ class StoreChecker:
         with _captured_logs(report):
             try:
                 log, files = recover_log(
-                    directory / "msgs", self._files, block_size=DEFAULT_BLOCK_SIZE, on_lost=_ignore
+                    directory / MESSAGES, self._files, block_size=DEFAULT_BLOCK_SIZE, on_lost=_ignore
                 )
                 summary.messages, summary.bytes = log.messages, log.bytes
                 summary.first_seq, summary.last_seq = log.first_seq, log.last_seq
                 summary.blocks = len(log.block_list())
-                self._gaps(directory / "msgs", log)
+                self._gaps(directory / MESSAGES, log)
                 files.close()
             except (StoreError, OSError) as error:
                 report(_path_of(error), str(error))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import StoreError, StoreWriteError
 from penstock.kernels.log.stream_log import DEFAULT_BLOCK_SIZE, StreamLog
 from penstock.store.blocks import BlockFiles
 from penstock.store.files import (
+    CONSUMERS,
+    MESSAGES,
     META,
     OpenFiles,
     hide_directory,
@@ -35,12 +38,22 @@ LOST_LOGGED = 10  # unreadable messages of a block, each in a line of its own
 
 
 class FileStreamStore:
-    """One stream's directory; see interface.StreamStore."""
+    """One stream's directory; see interface.StreamStore.
+
+    undeleted: contains its name while its files could not be removed. is_new: its name is synced.
+    """
 
     storage: StorageType = "file"
 
     def __init__(
-        self, owner: dict[str, FileStreamStore], directory: Path, *, files: OpenFiles, block_size: int | None
+        self,
+        owner: MutableMapping[str, Any],
+        directory: Path,
+        *,
+        files: OpenFiles,
+        undeleted: set[str],
+        block_size: int | None,
+        is_new: bool,
     ) -> None:
         files.encrypt(directory / META)
         self.name, self.meta = unpack_meta(files, directory / META)
@@ -52,18 +65,18 @@ class FileStreamStore:
         self._memory_consumers: dict[str, MemoryConsumerStore] = {}
         self._consumers_changed = False
         # The process that wrote its name, or the name of its meta, may have died before its sync.
-        self._name_unsynced = True
+        self._name_unsynced = not is_new
         self._name_syncing = False
         self._undeleted: set[str] = set()  # deleted consumers whose files could not be removed
-        self.undeleted: set[str] = set()  # contains its name while its files could not be removed
+        self._undeleted_streams = undeleted
         self._closed = False
-        make_directory(self._disk, directory / "msgs")
-        make_directory(self._disk, directory / "consumers")
-        sweep_deleted(self._disk, directory / "consumers")
+        make_directory(self._disk, directory / MESSAGES)
+        make_directory(self._disk, directory / CONSUMERS)
+        sweep_deleted(self._disk, directory / CONSUMERS)
         self.log: StreamLog
         self._blocks: BlockFiles
         self.log, self._blocks = recover_log(
-            directory / "msgs", files, block_size=block_size or DEFAULT_BLOCK_SIZE, on_lost=self._on_lost
+            directory / MESSAGES, files, block_size=block_size or DEFAULT_BLOCK_SIZE, on_lost=self._on_lost
         )
 
     def _on_lost(self, number: int, lost: list[tuple[int, int, str]]) -> None:
@@ -72,7 +85,7 @@ class FileStreamStore:
         A block has up to 8 MiB, which may be 60,000 messages. One line for each would take the event loop
         most of a second, so all but the first are counted only. `penstock store check` lists them.
         """
-        path = self._directory / "msgs" / f"{number}.blk"
+        path = self._directory / MESSAGES / f"{number}.blk"
         for offset, seq, why in lost[:LOST_LOGGED]:
             logger.error(
                 "%s: message %d of stream %s is lost: its record at byte %d is bad (%s)",
@@ -100,10 +113,6 @@ class FileStreamStore:
     def synced_number(self) -> int:
         return self._blocks.synced_writes
 
-    def name_synced(self) -> None:
-        """The creator synced the names of the directory and its meta."""
-        self._name_unsynced = False
-
     def sync_name(self) -> None:
         if self._name_unsynced or self._name_syncing:
             sync_directory(self._disk, self._directory)
@@ -125,7 +134,7 @@ class FileStreamStore:
         consumer_of = {path: consumer for consumer, paths, _ in taken for path in paths}
         names = {path for _, _, paths in taken for path in paths}
         if self._consumers_changed:
-            names.add(self._directory / "consumers")
+            names.add(self._directory / CONSUMERS)
         if self._name_unsynced:
             names |= {self._directory, self._directory.parent}
             self._name_syncing = True
@@ -150,7 +159,7 @@ class FileStreamStore:
         self.sync_name()
         self._consumers = {name: one for name, one in self._consumers.items() if not one.closed}
         if self._consumers_changed:
-            sync_directory(self._disk, self._directory / "consumers")
+            sync_directory(self._disk, self._directory / CONSUMERS)
             self._consumers_changed = False
             for consumer in self._consumers.values():
                 consumer.is_new = False
@@ -186,13 +195,13 @@ class FileStreamStore:
     def delete(self) -> None:
         self._memory_consumers.clear()
         self.abandon()  # work in flight changes no more names, here or in a new stream of this name
-        self.undeleted.add(self.name)
+        self._undeleted_streams.add(self.name)
         hidden = hide_directory(self._disk, self._directory, META)
-        self.undeleted.discard(self.name)
-        self._files.remove_hidden(hidden, files="msgs", directories="consumers")
+        self._undeleted_streams.discard(self.name)
+        self._files.remove_hidden(hidden)
 
     def consumer_names(self) -> list[str]:
-        on_disk = list_assets(self._files, self._directory / "consumers", META)
+        on_disk = list_assets(self._files, self._directory / CONSUMERS, META)
         return sorted((set(on_disk) | set(self._memory_consumers)) - {POSITIONS})
 
     def open_consumer(self, name: str) -> ConsumerStore:
@@ -209,7 +218,7 @@ class FileStreamStore:
 
     def delete_consumer(self, name: str, *, sync: bool = False) -> None:
         if self._memory_consumers.pop(name, None) is None:
-            found = list_assets(self._files, self._directory / "consumers", META)
+            found = list_assets(self._files, self._directory / CONSUMERS, META)
             if name in self._consumers:
                 self._consumers[name].abandon()
             path = found.get(name, self._consumer_directory(name))  # maybe hidden already, but not durably
@@ -240,4 +249,4 @@ class FileStreamStore:
         return consumer
 
     def _consumer_directory(self, name: str) -> Path:
-        return self._directory / "consumers" / quote_name(name)
+        return self._directory / CONSUMERS / quote_name(name)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.store import store as store_command
+from penstock.store.file import FileStore
 from tests.support.nats_servers import PenstockServer
 from tests.support.rawnats import RawNats
 
@@ -70,3 +71,26 @@ def test_a_damaged_store_is_refused_repaired_and_served_again(
     assert nats.request("$JS.API.STREAM.INFO.S")["state"]["messages"] == COUNT - 1
     nats.close()
     server.stop()
+
+
+def test_a_replica_is_named_and_its_messages_are_said_to_be_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = FileStore(tmp_path, block_size=1000, block_memory=0)
+    account = store.account("$G")
+    replica = account.create_replica("R3", b"{}", "file")
+    single = account.create_stream("R1", b"{}", "file")
+    for stream in (replica, single):
+        for seq in range(20):
+            stream.log.append(b"s", b"", b"x" * 100, seq)
+            stream.write()
+    store.close()
+    assert store_command(["check", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:4] == ["$G", "R1", "20", lines[1].split()[3]]
+    assert lines[2].split() == ["$G", "R3", *"------"]
+    assert "R3 (account $G): a replica: its messages are in the log and the states of its group" in lines[3]
+    assert store_command(["dump", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out.count('"stream": "R1"') == 20 and '"R3"' not in out
+    assert "streams/R3: a replica" in err

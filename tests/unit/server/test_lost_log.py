@@ -71,3 +71,13 @@ def test_a_log_is_recognized_by_its_segments(tmp_path: Path) -> None:
     assert not has_log(LOCAL_DISK, tmp_path)
     (tmp_path / "0000000000000001.wal").touch()
     assert has_log(LOCAL_DISK, tmp_path)
+
+
+def test_one_of_several_replicas_stays_where_it_is_because_it_is_no_copy(stored: Stored) -> None:
+    account = stored.store.account("A")
+    meta = msgspec.json.encode(
+        StreamMeta(ApiStreamConfig(name="R", subjects=["R"], num_replicas=3), 1, replicated=True)
+    )
+    account.create_replica("R", meta, "file").abandon()
+    assert "_set_aside/1/A/R" not in stored.set_aside()
+    assert stored.names() == ["A/O", "A/R"]

@@ -47,6 +47,7 @@ cdef class LogCore:
 
     cdef readonly size_t block_size         # a block is closed before it would grow beyond this
     cdef readonly bint durable              # removals are recorded in the blocks
+    cdef bint has_files                     # a store writes closed blocks, and may load them again
     cdef readonly uint64_t lost             # messages whose records were damaged
     cdef list blocks                        # MessageBlock, in order of sequence
     cdef MessageBlock tail                  # the open block; None before the first

@@ -65,13 +65,14 @@ cdef class LogCore:
             raise ValueError(f"a block has 64 bytes to 1 GiB, not {block_size}")
         if storage == "file":
             self.cost.fixed, self.cost.header = RECORD_OVERHEAD, RECORD_HEADER_OVERHEAD
-        elif storage == "memory" and not durable:
+        elif storage == "memory" and not durable and load_block is None:
             self.cost.fixed, self.cost.header = MEMORY_OVERHEAD, 0
         else:
-            raise ValueError(f"storage is file or, for a log that is not durable, memory: not {storage}")
+            raise ValueError(f"storage is file or, for a log without files, memory: not {storage}")
         self.first_seq = 1
         self.block_size = block_size
         self.durable = durable
+        self.has_files = durable or load_block is not None
         self.load_block = load_block
         self.on_lost = on_lost
         self.read_ranges = read_ranges
@@ -107,7 +108,7 @@ cdef class LogCore:
             self.recorded_floor = self.written_floor
         if self.tail is not None:
             self.tail.closed = True
-            if self.durable:
+            if self.has_files:
                 self._closed.append(self.tail)
             self._queue_if_sparse(self.tail)
         self.next_number += 1
@@ -138,7 +139,7 @@ cdef class LogCore:
         s = self.state.intern(m.subject, m.subject_len)
         assert s.count == 0 or s.last < seq
         block.push(seq, <uint32_t>block.size, ts, size)
-        if self.durable:
+        if self.has_files:
             encode_record(d, size, KIND_MESSAGE, seq, ts, m.subject, m.subject_len, m.body, m.header_len, m.body_len)
         else:
             encode_unhashed(d, size, KIND_MESSAGE, seq, ts, m.subject, m.subject_len, m.body, m.header_len, m.body_len)
@@ -323,7 +324,7 @@ cdef class LogCore:
         Therefore the whole block is checked and its bytes are counted again.
 
         The subjects of these messages are unknown, too: the subjects' state counts them until the log is
-        opened again, and readers skip them. Only durable logs lose messages, and those count whole records.
+        opened again, and readers skip them. Only logs with files lose messages, and those count whole records.
         """
         cdef Record r
         cdef size_t i
@@ -648,8 +649,9 @@ cdef class LogCore:
             self._unload(block)
         else:
             block.release()
-        if self.durable:
+        if self.has_files:
             self._patches.append((block.number, offset, tombstone))
+        if self.durable:
             self.recorded_floor = 0  # the log's last sequence and timestamp come from this record: record them
         block.entries[at].offset |= <uint32_t>ENTRY_DEAD
         return 0
@@ -686,8 +688,9 @@ cdef class LogCore:
         cdef MessageBlock block = <MessageBlock>self.blocks[i]
         assert block.live == 0 and block is not self.tail       # its file is deleted
         del self.blocks[i]
-        if self.durable:
+        if self.has_files:
             self._dropped.append(block.number)
+        if self.durable:
             if block.superseded_at > self.written_seq:
                 self._superseded.add(block.number)
             if block.floor >= self.recorded_floor:

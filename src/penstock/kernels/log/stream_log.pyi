@@ -27,7 +27,8 @@ class StreamLog(LogCore):
     """Blocks of records, per-subject state and counters of one stream.
 
     block_size: bytes after which a new block begins. durable: removals are recorded in the blocks, for a
-    store that writes them. load_block(number, size) returns the bytes of a closed block;
+    store that writes them; without it, and with load_block, the store may write closed blocks and nothing is
+    read from them at a start. load_block(number, size) returns the bytes of a closed block;
     read_ranges([(number, ranges)]) those of some ranges, like record_reads.Reading, or None when the blocks
     have to be loaded. on_lost(number, [(offset, seq, why)]) is called with messages whose bytes on disk are
     damaged; they count as removed, and the first one starts a check of its whole block. storage ("file" or
@@ -171,7 +172,7 @@ class StreamLog(LogCore):
         """Was everything passed to the operating system, including tombstones?"""
 
     def take_closed(self) -> list[MessageBlock]:
-        """Blocks closed since the last call, whose index has to be written."""
+        """Blocks closed since the last call, for a store with files: those are its own from now on."""
 
     def take_dropped(self) -> list[int]:
         """Numbers of blocks dropped since the last call: their files may be deleted after the next write."""

@@ -272,9 +272,9 @@ cdef class StreamLog(LogCore):
         cdef uint64_t gone = self.messages
         cdef MessageBlock block
         for block in self.blocks:
-            if self.durable:
+            if self.has_files:
                 self._dropped.append(block.number)
-                if self.storing:
+                if self.durable and self.storing:
                     self._superseded.add(block.number)
         if not self.storing:
             self._superseded.clear()       # a user purged the messages: a crash need not bring them back

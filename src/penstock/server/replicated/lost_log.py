@@ -18,7 +18,14 @@ from penstock.errors import StoreError
 from penstock.jetstream.stream.stream_replica import StreamMeta
 from penstock.server.logging.logs import Log
 from penstock.store.disk import Disk
-from penstock.store.files import make_directory, names_in, quote_name, sync_directory
+from penstock.store.files import (
+    MESSAGES,
+    SPILLED,
+    make_directory,
+    names_in,
+    quote_name,
+    sync_directory,
+)
 from penstock.store.interface import AccountStore, Store
 
 LOG_SUFFIX = ".wal"
@@ -53,6 +60,8 @@ def set_aside(
             path = directory / quote_name(account) / "streams" / quote_name(name)
             if (account, name) in own or not disk.exists(path) or not _had_group(streams, name):
                 continue
+            if disk.exists(path / SPILLED) and not names_in(disk, path / MESSAGES):
+                continue  # one of several replicas, which has no copy of its messages here
             parent = target / quote_name(account)
             make_directory(disk, parent)
             disk.rename(path, parent / path.name)

@@ -38,6 +38,9 @@ class OpenedStreams:
     def create_stream(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
         return self._account.create_stream(name, meta, storage)
 
+    def create_replica(self, name: str, meta: bytes, storage: StorageType) -> StreamStore:
+        return self._account.create_replica(name, meta, storage)
+
     def delete_stream(self, name: str) -> None:
         self._account.delete_stream(name)
 

@@ -31,10 +31,12 @@ from penstock.server.replicated.request_tickets import PassedRequest
 from penstock.server.replicated.stream_group_owner import StreamGroup
 from penstock.server.replicated.stream_groups import StreamGroupPorts, StreamGroups
 from penstock.store.executor import Done, T, Work
+from penstock.store.file import FileStore
+from penstock.store.interface import AccountStore
 from penstock.store.memory import MemoryAccountStore
 from penstock.testing.raft_sim.node_server import NodeServer
 from penstock.testing.raft_sim.raft_history import BrokenPromise
-from penstock.testing.sim.sim_disk import Killed
+from penstock.testing.sim.sim_disk import Killed, SimDisk
 from penstock.testing.stream_sim.stream_history import StreamHistory
 
 CREATED_NS = 1_700_000_000_000_000_000
@@ -42,6 +44,7 @@ ACCOUNT = "$G"
 STATES = Path("/states")
 TICKS_MAX = 1000
 CHUNK_SEQS = 8
+BLOCK_BYTES = 400
 
 Arrived = Callable[["StreamServer", str, bytes, bytes, bytes], None]
 
@@ -134,7 +137,7 @@ class StreamServer(NodeServer):
         self.index.insert(SinkSubscription(ServiceSink(self._on_arrival), b"_IN.>"))
         self.engine = JetStreamEngine(
             self.index,
-            MemoryAccountStore(),
+            self._account_store(),
             api=ApiService,
             config=EngineConfig(
                 server_name=self.name,
@@ -158,6 +161,16 @@ class StreamServer(NodeServer):
         for assignment in self._assignments:
             self.counts["starts"] += bool(self.node.unopened_groups)
             self.streams.open(assignment, lambda peer: peer)
+
+    def _account_store(self) -> AccountStore:
+        """An empty one: no start needs what the last one wrote. One of three servers has its blocks in
+        memory, one writes its oldest ones, and one writes each as soon as it closes."""
+        if self.number % 3 == 0:
+            return MemoryAccountStore()
+        memory = (self.number % 3 - 1) * 5 * BLOCK_BYTES
+        disk = SimDisk(Random(0))
+        store = FileStore("/streams", block_size=BLOCK_BYTES, disk=disk, block_memory=memory)
+        return store.account(ACCOUNT)
 
     def _soon(self, work: Callable[[], None]) -> None:
         self._later(self._random.randrange(self._sync_ns_max), work)
