@@ -313,7 +313,7 @@ def refused_removal_of_a_stream_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def forget(containment: Containment, stream: StreamReplica, why: str) -> None:
         containment.take_out(stream)
-        stream.store.undeleted.discard(stream.name)  # type: ignore[attr-defined]
+        stream.store._undeleted_streams.discard(stream.name)  # type: ignore[attr-defined]
 
     patch.setattr(Containment, "set_aside", forget)
 
